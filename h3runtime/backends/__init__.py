@@ -1,0 +1,1 @@
+"""Interchangeable implementations of attention and linear layers."""

@@ -1,0 +1,330 @@
+"""The nouns that stages pass to each other. No torch at import: tensors appear in annotations only.
+
+Who fills what, in the order of a request:
+
+    GenerateSpec      filled by `api` (or the command line) from a validated request; read by `engine`
+    TextFeatures      filled by `conditioning`; read by `packing` (length, tags) and `denoiser` (hidden)
+    Keyframe,         filled by `engine` from the video and audio encoders; read by `packing` (shapes) and `denoiser`
+    Reference
+    PackedLayout      filled by `packing`; read by `denoiser` and the attention backends
+    Latents           filled by `denoiser`; read by `vae`
+    Clip              filled by `engine`; read by `api` and the command line
+
+Shapes use one alphabet: B batch, S packed rows, H heads, D head dim, T h w latent grid, C channels, A audio latents,
+L text rows, F pixel frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum, StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+FPS = 24
+"""Frames a second of every H3 clip (conditioning contract §0)."""
+SAMPLE_RATE = 32_000
+"""Samples a second of H3's sound (conditioning contract §0)."""
+SAMPLES_PER_LATENT = 800
+"""Audio samples one audio latent stands for: 2*4*4*5*5 (conditioning contract §5.1)."""
+
+
+class Task(StrEnum):
+    """What is asked of the model; the input media decide it (conditioning contract §3)."""
+
+    T2VA = "t2va"
+    I2VA = "i2va"
+    L2VA = "l2va"
+    FL2VA = "fl2va"
+    REF2VA = "ref2va"
+
+
+class Modality(IntEnum):
+    """Row of the AdaLN table that a packed row uses (dit-contract §2.2)."""
+
+    VIDEO = 0
+    TEXT = 1
+    AUDIO = 2
+
+
+class SegmentKind(StrEnum):
+    """What the rows of one packed segment are. `REF_IMAGE` covers reference video rows, `REF_AUDIO` soundtracks."""
+
+    TEXT = "text"
+    COND = "cond"
+    COND_AUDIO = "cond_audio"
+    REF_IMAGE = "ref_img"
+    REF_AUDIO = "ref_audio"
+    AUDIO = "audio"
+    VIDEO = "video"
+
+
+# --- conditioning ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextFeatures:
+    """The prompt as the DiT reads it.
+
+    hidden: fp32 [1, L, text_dim], residual stream after the last language layer, no final norm.
+    tags:   int64 [L], `Modality.TEXT`, or `Modality.VIDEO` on whole vision blocks (conditioning contract §1.5).
+    """
+
+    hidden: torch.Tensor
+    tags: NDArray[np.int64]
+
+
+# --- packing ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeyframeShape:
+    """A guide on the target's own clock: pixel frame (not negative), latent frames (0: sound only), audio latents."""
+
+    frame: int
+    latent_frames: int
+    audio_latents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceShape:
+    """A reference ahead of the target. `height`, `width` are its own latent grid; both 0 for a lone sound."""
+
+    kind: Literal["image", "video", "audio"]
+    latent_frames: int = 0
+    height: int = 0
+    width: int = 0
+    audio_latents: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Packed rows [start, stop) of one kind. `source` indexes the keyframe or reference they come from, else -1."""
+
+    kind: SegmentKind
+    start: int
+    stop: int
+    source: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PackedLayout:
+    """Where every row of the packed sequence comes from and where it sits on the rotary clock.
+
+    latent_frames, height, width, audio_latents: target latent grid T, h, w (even) and A.
+    segments:      in packed order; text, keyframes, references, audio, video (dit-contract §2.1).
+    position_ids:  float64 [S, 3] (t, h, w), dit-contract §3.4.
+    text_tags:     int64 [L].
+    """
+
+    latent_frames: int
+    height: int
+    width: int
+    audio_latents: int
+    segments: tuple[Segment, ...]
+    position_ids: NDArray[np.float64]
+    text_tags: NDArray[np.int64]
+
+    @property
+    def rows(self) -> int:
+        return self.segments[-1].stop
+
+    @property
+    def text_rows(self) -> int:
+        return self.segments[0].stop
+
+    def of_kind(self, *kinds: SegmentKind) -> tuple[Segment, ...]:
+        return tuple(s for s in self.segments if s.kind in kinds)
+
+
+# --- denoising -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keyframe:
+    """A guide: clean, normalised latents, fp32. latent [1, 24, t, h, w] or None; audio_latent [1, 32, 2, A] or None."""
+
+    frame: int
+    latent: torch.Tensor | None
+    audio_latent: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference: clean, normalised latents, fp32, shaped as in `Keyframe`, on its own grid."""
+
+    kind: Literal["image", "video", "audio"]
+    latent: torch.Tensor | None
+    audio_latent: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Latents:
+    """Normalised latents of one clip. video fp32 [1, 24, T, h, w]; audio fp32 [1, 32, 2, A] (axis 2: left, right)."""
+
+    video: torch.Tensor
+    audio: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class SamplerSettings:
+    """How to walk from noise to a clip. `shift`, `audio_shift` are S_s of dit-contract §5.1."""
+
+    steps: int
+    sampler: str = "res_multistep"
+    scheduler: str = "beta"
+    shift: float = 12.0
+    audio_shift: float = 3.0
+    seed: int = 0
+    denoise: float = 1.0
+
+
+# --- the engine's two sides ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `video_decode`, `audio_decode`,
+    `mux` or `done`; `step` of `steps` counts within the stage; `fraction` 0..1 is of the whole and never falls."""
+
+    stage: str
+    step: int = 0
+    steps: int = 0
+    fraction: float = 0.0
+    eta_seconds: float | None = None
+
+
+OnProgress = Callable[[Progress], None]
+ShouldStop = Callable[[], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class MediaFile:
+    """A judged input on this machine's disk. `field` is its name in the request."""
+
+    path: Path
+    field: str
+
+
+@dataclass(frozen=True, slots=True)
+class EncodeSettings:
+    """How the clip is written (service-contract, `format`)."""
+
+    loudness: Literal["comfyui", "none"] = "comfyui"
+    crf: int | None = None
+    audio_bitrate: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerateSpec:
+    """One clip to make, every value resolved; nothing in it needs judging again.
+
+    output: where the finished file goes, absolute. scratch: a folder for temporary files on the same file system.
+    request: the client's own words, echoed into saved latents; never logged.
+    """
+
+    job_id: str
+    task: Task
+    prompt: str
+    width: int
+    height: int
+    frames: int
+    sampling: SamplerSettings
+    output: Path
+    scratch: Path
+    first_frame: MediaFile | None = None
+    last_frame: MediaFile | None = None
+    attention: str | None = None
+    linear: str | None = None
+    encode: EncodeSettings = EncodeSettings()
+    save_latents: bool = False
+    diagnostics: bool = False
+    diagnostic_latents: bool = False
+    request: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What one look at the result found: figures, and findings of level `warn` or `fail`."""
+
+    figures: Mapping[str, float | bool]
+    findings: tuple[tuple[Literal["warn", "fail"], str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """A finished clip and the facts about it; what `Engine.generate` returns."""
+
+    output: Path
+    sha256: str
+    bytes: int
+    width: int
+    height: int
+    frames: int
+    samples: int
+    seed: int
+    forwards: int
+    attention: str
+    linear: str
+    timings: Mapping[str, float]
+    memory: Mapping[str, int]
+    checks: Mapping[str, Check]
+    warnings: tuple[str, ...] = ()
+    latents_output: Path | None = None
+    diagnostics: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BackendChoice:
+    """A family of interchangeable backends as `/ready` shows it."""
+
+    default: str
+    why: str
+    available: tuple[str, ...]
+    grades: Mapping[str, str]
+    unavailable: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class ComponentFacts:
+    """One loaded checkpoint file. `component` is `transformer`, `text_encoder`, `video_vae` or `audio_vae`."""
+
+    component: str
+    file: str
+    sha256: str
+    format: str
+    bytes: int
+    load_seconds: float
+    synthetic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What a loaded engine says of itself, once; plain values, so that the API can show them without torch."""
+
+    device: str
+    checkpoint: str
+    components: tuple[ComponentFacts, ...]
+    attention: BackendChoice
+    linear: BackendChoice
+    startup: Mapping[str, float]
+    memory: Mapping[str, int]
+    warnings: tuple[str, ...] = ()
+
+
+class Engine(Protocol):
+    """Loaded once, asked many times, from one process. `should_stop` is polled between steps and raises JobCancelled."""
+
+    def load(self, on_progress: OnProgress) -> None: ...
+
+    def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip: ...
+
+    def facts(self) -> EngineFacts: ...
+
+    def close(self) -> None: ...

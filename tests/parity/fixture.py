@@ -1,0 +1,66 @@
+"""One recorded case of ComfyUI's own code: inputs, weights, expected outputs. See the README beside the files."""
+
+import json
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+REPOSITORY = Path(__file__).parents[2]
+DIRECTORY = Path(os.environ.get("H3_FIXTURES") or REPOSITORY.parent / "shared" / "fixtures" / "comfyui")
+
+
+@dataclass(frozen=True)
+class Fixture:
+    path: Path
+
+    @cached_property
+    def meta(self) -> dict[str, Any]:
+        if self.path.suffix == ".json":
+            return json.loads(self.path.read_text())
+        with safe_open(self.path, "pt") as file:
+            return json.loads(file.metadata()["fixture"])
+
+    @property
+    def kind(self) -> str:
+        return self.meta.get("kind", self.path.stem)
+
+    @cached_property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        with safe_open(self.path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+
+    def under(self, prefix: str) -> dict[str, torch.Tensor]:
+        """Tensors whose names begin with `prefix`, without it: `under("w.")` are the weights."""
+        return {name[len(prefix) :]: t for name, t in self.tensors.items() if name.startswith(prefix)}
+
+    def __getitem__(self, name: str) -> torch.Tensor:
+        return self.tensors[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+
+def rel_l2(got: torch.Tensor, want: torch.Tensor) -> float:
+    """|got - want| / |want|; infinite for a wrong shape or anything non-finite in `got`."""
+    if got.shape != want.shape or not torch.isfinite(got.float()).all():
+        return float("inf")
+    got, want = got.double(), want.double()
+    return float((got - want).norm() / want.norm().clamp(min=1e-30))
+
+
+def assert_close(what: str, got: torch.Tensor, want: torch.Tensor, *, rel: float, max_abs: float | None = None) -> None:
+    error = rel_l2(got, want)
+    assert error <= rel, f"{what}: relative L2 {error:.3g}, allowed {rel:.3g}"
+    if max_abs is not None:
+        worst = float((got.double() - want.double()).abs().max())
+        assert worst <= max_abs, f"{what}: largest difference {worst:.3g}, allowed {max_abs:.3g}"
+
+
+def assert_equal(what: str, got: torch.Tensor, want: torch.Tensor) -> None:
+    assert got.shape == want.shape, f"{what}: shape {tuple(got.shape)}, expected {tuple(want.shape)}"
+    assert torch.equal(got, want), f"{what}: {int((got != want).sum())} of {want.numel()} values differ"
