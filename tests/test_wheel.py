@@ -1,0 +1,41 @@
+"""The wheel holds both packages and works away from the checkout."""
+
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(folder), str(REPOSITORY)]
+    subprocess.run(build, check=True, capture_output=True, timeout=240)
+    (path,) = folder.glob("h3runtime-*.whl")
+    return path
+
+
+def test_the_wheel_holds_every_source_file(wheel: Path) -> None:
+    packaged = {name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(".py")}
+    package = {p.relative_to(REPOSITORY).as_posix() for p in (REPOSITORY / "h3runtime").rglob("*.py")}
+    kernels = {p.relative_to(REPOSITORY / "kernels").as_posix() for p in (REPOSITORY / "kernels").rglob("*.py")}
+    assert packaged == package | kernels
+
+
+def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    zipfile.ZipFile(wheel).extractall(site)
+    program = "import h3runtime, h3_kernels; print(h3runtime.__file__); print(h3_kernels.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(site)}
+    run = [sys.executable, "-c", program]
+    found = subprocess.run(run, cwd=tmp_path, env=environment, check=True, capture_output=True, text=True, timeout=60)
+    assert all(Path(line).is_relative_to(site) for line in found.stdout.splitlines())
+    command = [sys.executable, "-m", "h3runtime", "--help"]
+    help_text = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert help_text.returncode == 0
+    assert "demo" in help_text.stdout
