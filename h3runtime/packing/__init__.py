@@ -1,0 +1,1 @@
+"""Geometry, segment order, rotary positions, modality tags: numpy and integers, runs anywhere."""
