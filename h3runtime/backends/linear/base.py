@@ -35,7 +35,7 @@ class LinearBackend(Protocol[ResidentT]):
 
 
 class BackendLinear(nn.Module):
-    """Stands where the model wrote `nn.Linear`. The resident form is no parameter: nothing may re-cast or re-save it."""
+    """Stands where the model wrote `nn.Linear`. The resident form is no parameter: nothing may re-cast or save it."""
 
     def __init__(self, backend: LinearBackend[ResidentT], resident: ResidentT) -> None:
         super().__init__()
@@ -46,7 +46,9 @@ class BackendLinear(nn.Module):
         return self.backend.apply(x, self.resident)
 
 
-def install(model: nn.Module, name: str, backend: LinearBackend[ResidentT], stored: StoredWeight, device: torch.device) -> None:
+def install(
+    model: nn.Module, name: str, backend: LinearBackend[ResidentT], stored: StoredWeight, device: torch.device
+) -> None:
     """Replace the linear called `name` (dotted) inside `model` by `backend` holding `stored`."""
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, BackendLinear(backend, backend.prepare(stored, device)))

@@ -1,13 +1,22 @@
-"""The reference linear: whatever the storage, cast or dequantise to the activation's dtype, then one plain matmul."""
+"""The reference linear: whatever the storage, cast or dequantise to the activation's dtype, then one plain matmul.
+
+Weights stay resident exactly as the file stores them. NVFP4 is decoded in FP32 and cast once to the activation's dtype;
+an AWQ `pre_quant_scale` multiplies the activation first, in the activation's dtype (checkpoint-formats §3). Activations
+are never quantised, so a static `input_scale` has no part in it.
+"""
 
 from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.backends.linear.base import install
-from h3runtime.quant.stored import PlainWeight, StoredWeight
+from h3runtime.quant import int8_rows, nvfp4
+from h3runtime.quant.stored import Nvfp4Weight, PlainWeight, StoredWeight
 
 
 class DequantLinear:
@@ -18,14 +27,24 @@ class DequantLinear:
         return None
 
     def prepare(self, stored: StoredWeight, device: torch.device) -> StoredWeight:
-        if not isinstance(stored, PlainWeight):
-            raise TypeError(type(stored))
-        return PlainWeight(stored.weight.to(device), None if stored.bias is None else stored.bias.to(device))
+        tensors = {f.name: getattr(stored, f.name) for f in fields(stored)}
+        moved: dict[str, Any] = {k: t.to(device) for k, t in tensors.items() if isinstance(t, torch.Tensor)}
+        return replace(stored, **moved)
 
     def apply(self, x: torch.Tensor, resident: StoredWeight) -> torch.Tensor:
-        assert isinstance(resident, PlainWeight)
+        if isinstance(resident, Nvfp4Weight) and resident.pre_quant_scale is not None:
+            x = x * resident.pre_quant_scale.to(x.dtype)
         bias = None if resident.bias is None else resident.bias.to(x.dtype)
-        return F.linear(x, resident.weight.to(x.dtype), bias)
+        return F.linear(x, dense(resident, x.dtype), bias)
+
+
+def dense(stored: StoredWeight, dtype: torch.dtype) -> torch.Tensor:
+    """The weight [N, K] as plain numbers of `dtype`; quantised ones by FP32 arithmetic and one cast."""
+    if isinstance(stored, PlainWeight):
+        return stored.weight.to(dtype)
+    if isinstance(stored, Nvfp4Weight):
+        return nvfp4.dequantize(stored, dtype)
+    return int8_rows.dequantize_fp32(stored).to(dtype)
 
 
 def install_plain(model: nn.Module) -> None:

@@ -1,0 +1,240 @@
+"""A checkpoint file onto a model built on the meta device: everything checked first, then tensor by tensor.
+
+The model says what it needs (its `state_dict` names and shapes), the file what it has; missing, extra, wrong shape,
+wrong dtype and formats in the wrong place are one error, raised before any data is read. Then every `nn.Linear` becomes
+a `BackendLinear` around its stored weight, an INT8 embedding table an `Int8Embedding`, and every other tensor is
+assigned in its stored dtype or the one of the component's rule. Rows are never reordered: q|k|v are contiguous thirds
+in these files (checkpoint-formats §2.3).
+
+Fed by `engine` with a `CheckpointFile`, a model made by `from_shapes(file.shapes)` and a rule of `rules`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import torch
+from torch import nn
+
+from h3runtime.backends.linear.base import LinearBackend, install
+from h3runtime.backends.linear.embedding import install_embedding
+from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
+from h3runtime.checkpoint.header import TensorEntry
+from h3runtime.checkpoint.layers import FLOAT8, FLOATS, NVFP4, QuantLayer, short
+from h3runtime.checkpoint.markers import SUFFIX
+from h3runtime.checkpoint.rules import LoadRule
+from h3runtime.errors import Offence
+from h3runtime.quant.stored import Int8RowWeight, Nvfp4Weight, PlainWeight, StoredWeight
+
+OnBytes = Callable[[int, int], None]
+"""Called with bytes done and bytes in all, after each layer."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadReport:
+    """How a load went. `format` sums up the storage: `nvfp4`, else the dtype most bytes are in, as `bf16`."""
+
+    format: str
+    bytes: int
+    seconds: float
+    synthetic: bool
+
+    @property
+    def bytes_per_second(self) -> float:
+        return self.bytes / max(self.seconds, 1e-9)
+
+
+def load_module(
+    module: nn.Module,
+    file: CheckpointFile,
+    *,
+    linear: LinearBackend[Any],
+    device: torch.device,
+    rule: LoadRule,
+    on_bytes: OnBytes | None = None,
+) -> LoadReport:
+    """Fill `module` (built on meta) from `file` onto `device`. CheckpointError lists every offender; see `rules`."""
+    started = time.perf_counter()
+    offences = list(judge(module, file, rule))
+    if offences:
+        raise checkpoint_error(file.path, offences)
+    _Loading(module, file, linear, device, rule, on_bytes).run()
+    seconds = time.perf_counter() - started
+    return LoadReport(storage_format(file), file.data_bytes, seconds, file.synthetic)
+
+
+def judge(module: nn.Module, file: CheckpointFile, rule: LoadRule) -> Iterator[Offence]:
+    """Everything that keeps `file` from filling `module`, in the model's order, then what the file has too much of."""
+    wanted = module.state_dict()
+    for name, tensor in wanted.items():
+        yield from _judge_one(name, tensor, file, rule)
+    for layer in file.layers.values():
+        yield from _judge_format(layer, module, rule)
+    for name in file.shapes:
+        if name not in wanted and not _matches(name, rule.ignored):
+            yield Offence(name, "is unexpected: the model has no such tensor")
+    for name in file.entries:
+        if name.endswith(SUFFIX) and name.removesuffix(SUFFIX) not in file.layers:
+            yield Offence(name, "marks a layer that isn't in the file")
+
+
+def storage_format(file: CheckpointFile) -> str:
+    """`nvfp4` if any layer is, else the commonest stored dtype by bytes, in safetensors' words but small."""
+    if any(layer.marker.format == NVFP4 for layer in file.layers.values()):
+        return NVFP4
+    sizes: dict[torch.dtype, int] = {}
+    for entry in file.entries.values():
+        sizes[entry.dtype] = sizes.get(entry.dtype, 0) + entry.nbytes
+    names = {torch.bfloat16: "bf16", torch.float16: "fp16", torch.float32: "fp32"}
+    largest = max(sizes, key=lambda d: sizes[d])
+    return names.get(largest, short(largest))
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatchcase(name, p) for p in patterns)
+
+
+def _judge_one(name: str, tensor: torch.Tensor, file: CheckpointFile, rule: LoadRule) -> Iterator[Offence]:
+    entry = file.entries.get(name)
+    if entry is None:
+        if not _matches(name, rule.optional):
+            yield Offence(name, "is missing")
+        return
+    layer = file.layers.get(name.removesuffix(".weight")) if name.endswith(".weight") else None
+    if layer is not None:
+        if not _fits(layer, tuple(tensor.shape), entry):
+            yield Offence(name, f"has shape {list(layer.shape)} ({layer.marker.label})", str(list(tensor.shape)))
+        return
+    if entry.shape != tuple(tensor.shape):
+        yield Offence(name, f"has shape {list(entry.shape)}", str(list(tensor.shape)))
+    if entry.dtype not in _plain_dtypes(name, tensor, rule):
+        yield Offence(name, f"has dtype {short(entry.dtype)}", ", ".join(map(short, _plain_dtypes(name, tensor, rule))))
+
+
+def _plain_dtypes(name: str, tensor: torch.Tensor, rule: LoadRule) -> tuple[torch.dtype, ...]:
+    """An FP8 matrix with neither marker nor scale is a plain number to cast (checkpoint-formats §2.6)."""
+    if not tensor.is_floating_point():
+        return (tensor.dtype,)
+    bare_fp8 = name.endswith(".weight") and tensor.ndim == 2 and rule.cast is None
+    return FLOATS + FLOAT8 if bare_fp8 else FLOATS
+
+
+def _fits(layer: QuantLayer, wanted: tuple[int, ...], entry: TensorEntry) -> bool:
+    """The logical shape; or, for NVFP4 without `orig_shape`, the same once padded to multiples of 16."""
+    if layer.shape == wanted:
+        return True
+    if layer.marker.format != NVFP4 or layer.marker.shape is not None or len(wanted) != 2:
+        return False
+    rows, half = entry.shape
+    return rows in (wanted[0], -(-wanted[0] // 16) * 16) and half == -(-wanted[1] // 16) * 8
+
+
+def _judge_format(layer: QuantLayer, module: nn.Module, rule: LoadRule) -> Iterator[Offence]:
+    try:
+        target: nn.Module | None = module.get_submodule(layer.name)
+    except AttributeError:
+        return
+    kind, allowed = (nn.Linear, rule.nvfp4) if layer.marker.format == NVFP4 else (nn.Embedding, rule.int8_rows)
+    if not isinstance(target, kind) or not _matches(layer.name, allowed):
+        yield Offence(layer.name, f"is stored as {layer.marker.label}, which isn't supported there", "plain")
+
+
+class _Loading:
+    """One load in progress; the judgement has been passed."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        file: CheckpointFile,
+        linear: LinearBackend[Any],
+        device: torch.device,
+        rule: LoadRule,
+        on_bytes: OnBytes | None,
+    ) -> None:
+        self.module, self.file, self.linear, self.device, self.rule = module, file, linear, device, rule
+        self.on_bytes = on_bytes
+        self.done = 0
+
+    def run(self) -> None:
+        pending = dict.fromkeys(self.module.state_dict())
+        for name, target in list(self.module.named_modules()):
+            layer = self.file.layers.get(name)
+            if isinstance(target, nn.Linear):
+                stored = self._plain(name, target) if layer is None else self._nvfp4(layer, target)
+                install(self.module, name, self.linear, stored, self.device)
+            elif layer is not None:
+                install_embedding(self.module, name, self._int8_rows(layer))
+            else:
+                continue
+            pending = {n: None for n in pending if n.rpartition(".")[0] != name}
+            self._report()
+        for name in pending:
+            if name in self.file.entries:
+                self._assign(name, self._read(name))
+                self._report()
+            else:
+                self._stand_in(name)
+
+    def _read(self, name: str) -> torch.Tensor:
+        tensor = self.file.read(name, self.device)
+        self.done += self.file.entries[name].nbytes
+        floating = tensor.is_floating_point()
+        return tensor.to(self.rule.cast) if floating and self.rule.cast is not None else tensor
+
+    def _assign(self, name: str, tensor: torch.Tensor) -> None:
+        parent, _, leaf = name.rpartition(".")
+        owner = self.module.get_submodule(parent)
+        is_parameter = isinstance(getattr(owner, leaf), nn.Parameter)
+        setattr(owner, leaf, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
+
+    def _stand_in(self, name: str) -> None:
+        """An optional tensor that the file lacks; nothing uses it."""
+        own = self.module.state_dict()[name]
+        self._assign(name, torch.zeros(own.shape, dtype=self.rule.cast or own.dtype, device=self.device))
+
+    def _bias(self, name: str, target: nn.Linear) -> torch.Tensor | None:
+        return None if target.bias is None else self._read(f"{name}.bias")
+
+    def _plain(self, name: str, target: nn.Linear) -> StoredWeight:
+        return PlainWeight(self._read(f"{name}.weight"), self._bias(name, target))
+
+    def _sidecar(self, layer: QuantLayer, leaf: str) -> torch.Tensor | None:
+        name = f"{layer.name}.{leaf}"
+        return self._read(name) if name in layer.sidecars else None
+
+    def _scale(self, layer: QuantLayer, leaf: str) -> torch.Tensor | None:
+        """A scale, which must be finite: one NaN would spoil a layer in silence. Raw U8 bytes are E4M3 (G14)."""
+        scale = self._sidecar(layer, leaf)
+        if scale is not None and scale.dtype is torch.uint8:
+            scale = scale.view(torch.float8_e4m3fn)
+        if scale is not None and not torch.isfinite(scale.float()).all():
+            raise checkpoint_error(self.file.path, [Offence(f"{layer.name}.{leaf}", "isn't finite")])
+        return scale
+
+    def _nvfp4(self, layer: QuantLayer, target: nn.Linear) -> StoredWeight:
+        tensor_scale, block_scale = self._scale(layer, "weight_scale_2"), self._scale(layer, "weight_scale")
+        input_scale, pre = self._scale(layer, "input_scale"), self._scale(layer, "pre_quant_scale")
+        assert block_scale is not None and tensor_scale is not None
+        return Nvfp4Weight(
+            codes=self._read(f"{layer.name}.weight"),
+            block_scale=block_scale,
+            tensor_scale=tensor_scale.reshape(()),
+            shape=(target.out_features, target.in_features),
+            bias=self._bias(layer.name, target),
+            pre_quant_scale=None if pre is None else pre[: target.in_features],
+            input_scale=None if input_scale is None else input_scale.reshape(()),
+            full_precision=layer.marker.full_precision,
+        )
+
+    def _int8_rows(self, layer: QuantLayer) -> Int8RowWeight:
+        codes, scale = self._read(f"{layer.name}.weight"), self._scale(layer, "weight_scale")
+        assert scale is not None
+        return Int8RowWeight(codes, scale.reshape(-1, 1).expand(codes.shape[0], 1).contiguous())
+
+    def _report(self) -> None:
+        if self.on_bytes is not None:
+            self.on_bytes(self.done, self.file.data_bytes)
