@@ -1,0 +1,228 @@
+"""Noise to clean latents: ties schedule, noise, carry, masks, sampler and network into one run.
+
+Does the loop, its progress, its stop checks and its finite checks; holds no model and knows no job. Fed by `engine`
+with a network, a layout and conditions; its `Latents` go to the VAEs.
+
+    x = sigma_0 noise + (1 - sigma_0) init                      fp32 packed vector, audio carried (dit-contract §5.2)
+    each step: round x to the network's dtype, undo the carry, ask the network, carry its velocity
+               D = x - sigma v                                  fp32, from the unrounded x (§4.1)
+               the sampler moves x
+
+The host stays one step behind the device: step i is launched, then step i - 1 is looked at, reported and may end the
+run. So nothing waits for a step in flight, and a stop takes effect within a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
+
+import torch
+
+from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.core import Keyframe, Latents, PackedLayout, Reference, SamplerSettings, ShouldStop, TextFeatures
+from h3runtime.denoiser.carry import Carry, Streams, audio_scale
+from h3runtime.denoiser.finite import FiniteWatch
+from h3runtime.denoiser.masks import Keeper, Masks, TokenMasks
+from h3runtime.denoiser.noise import target_noise
+from h3runtime.denoiser.sampler import Step, find_sampler, sample
+from h3runtime.denoiser.schedule import sigmas as sigmas_of
+from h3runtime.errors import JobCancelled, NumericalError
+
+STAGE = "sampling"
+PreparedT = TypeVar("PreparedT")
+
+OnStep = Callable[[Step], None]
+"""Called once a step is done and known to be finite; `Step.index` counts from 0."""
+
+
+class LatentSizes(Protocol):
+    """What the loop has to know of a network's configuration."""
+
+    @property
+    def channels(self) -> int: ...
+
+    @property
+    def audio_channels(self) -> int: ...
+
+
+class Network(Protocol[PreparedT]):
+    """The DiT as the loop uses it."""
+
+    @property
+    def config(self) -> LatentSizes: ...
+
+    def refine(self, text_hidden: torch.Tensor) -> torch.Tensor:
+        """[1, L, text_dim] -> [1, L, hidden]; once a run."""
+        ...
+
+    def prepare(
+        self,
+        layout: PackedLayout,
+        refined: torch.Tensor,
+        keyframes: Sequence[Keyframe],
+        references: Sequence[Reference],
+        noise_seed: int,
+        sigmas: Sequence[float] | None,
+        *,
+        shift: float,
+        audio_shift: float,
+        attention: AttentionBackend | None,
+    ) -> PreparedT:
+        """Everything that doesn't change from step to step. `sigmas`: all that will be asked for, if their timesteps
+        follow from them alone, which masks prevent."""
+        ...
+
+    def __call__(
+        self,
+        prepared: PreparedT,
+        video: torch.Tensor,
+        audio: torch.Tensor,
+        sigma: float,
+        *,
+        step: int,
+        masks: TokenMasks | None,
+        sigma_next: float | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Velocities noise - x0 of both streams in their own units; audio is the stream's own latent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate(Generic[PreparedT]):
+    """A network as the sampler sees it: packed fp32 x [N] and a step -> D [N]."""
+
+    network: Network[PreparedT]
+    prepared: PreparedT
+    settings: SamplerSettings
+    sigmas: Sequence[float]
+    streams: Streams
+    dtype: torch.dtype
+    keeper: Keeper | None = None
+
+    def __call__(self, x: torch.Tensor, step: int) -> torch.Tensor:
+        if self.keeper is None:
+            return self.ask(x, step)
+        shown = self.keeper.show(x, self.sigmas[step])
+        return self.keeper.restore(self.ask(shown, step))
+
+    def ask(self, x: torch.Tensor, step: int) -> torch.Tensor:
+        """The network's own estimate at x."""
+        carry = Carry.at(self.sigmas[step], self.settings)
+        video, carried = self.streams.split(x.to(self.dtype))
+        audio = carry.to_network(carried)
+        video_velocity, audio_velocity = self.network(
+            self.prepared,
+            video,
+            audio,
+            self.sigmas[step],
+            step=step,
+            masks=None if self.keeper is None else self.keeper.tokens,
+            sigma_next=self.sigmas[step + 1],
+        )
+        velocity = self.streams.join(
+            video_velocity.to(self.dtype), carry.to_sampler(audio, audio_velocity.to(self.dtype))
+        )
+        return x - velocity.float() * self.sigmas[step]
+
+
+def denoise(
+    network: Network[PreparedT],
+    layout: PackedLayout,
+    text: TextFeatures,
+    keyframes: Sequence[Keyframe],
+    references: Sequence[Reference],
+    settings: SamplerSettings,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: AttentionBackend | None = None,
+    on_step: OnStep | None = None,
+    should_stop: ShouldStop | None = None,
+    init: Latents | None = None,
+    masks: Masks | None = None,
+) -> Latents:
+    """One run, from noise at `settings.seed` (mixed with `init` if denoise < 1) to clean latents, fp32 on `device`.
+
+    dtype: the network's, bf16 or fp32; what it reads is rounded to it. attention: instead of the network's own. With
+    `masks`, their content is the initial latent unless `init` is another. Raises InvalidRequest for illegal settings
+    before any work, JobCancelled between steps, NumericalError naming the first step whose result is not finite.
+    """
+    find_sampler(settings.sampler)
+    sigmas = sigmas_of(settings)
+    levels = sigmas.tolist()
+    init = init if init is not None or masks is None else masks.content
+    drawn = _draw(network.config, layout, settings.seed, init)
+    streams = Streams.of(drawn)
+    noise = streams.join(drawn.video, drawn.audio).to(device)
+    keeper = None if masks is None else Keeper.of(masks, noise, settings, dtype)
+    prepared = network.prepare(
+        layout,
+        network.refine(text.hidden.to(device, dtype)),
+        keyframes,
+        references,
+        settings.seed,
+        levels if keeper is None or keeper.tokens is None else None,
+        shift=settings.shift,
+        audio_shift=settings.audio_shift,
+        attention=attention,
+    )
+    estimate = Estimate(network, prepared, settings, levels, streams, dtype, keeper)
+    x = _start(noise, init, levels[0], streams, settings)
+    for done in _watched(sample(settings.sampler, x, sigmas, estimate), len(levels) - 1, device, should_stop):
+        x = done.after
+        if on_step is not None:
+            on_step(done)
+    video, audio = streams.split(x)
+    return Latents(video=video, audio=audio / audio_scale(settings))
+
+
+def _draw(sizes: LatentSizes, layout: PackedLayout, seed: int, init: Latents | None) -> Latents:
+    """The target's noise. An initial latent knows its own size, which an odd canvas loses in the layout."""
+    height, width = (layout.height, layout.width) if init is None else init.video.shape[-2:]
+    return target_noise(
+        seed,
+        layout.latent_frames,
+        height,
+        width,
+        layout.audio_latents,
+        channels=sizes.channels,
+        audio_channels=sizes.audio_channels,
+    )
+
+
+def _start(
+    noise: torch.Tensor, init: Latents | None, sigma: float, streams: Streams, settings: SamplerSettings
+) -> torch.Tensor:
+    """sigma noise + (1 - sigma) latent; without a latent it is all zeros (dit-contract §5.3)."""
+    if init is None:
+        return sigma * noise
+    clean = streams.join(init.video.float(), init.audio.float() * audio_scale(settings)).to(noise.device)
+    return sigma * noise + (1.0 - sigma) * clean
+
+
+def _watched(steps: Iterator[Step], count: int, device: torch.device, should_stop: ShouldStop | None) -> Iterator[Step]:
+    """The same steps, each held back until the next one is launched and it is known to be finite."""
+    watch = FiniteWatch(count, device)
+    held: Step | None = None
+    _stop_if_asked(should_stop, 0)
+    for step in steps:
+        watch.note(step.index, step.after)
+        if held is not None:
+            yield _finite(held, watch)
+        _stop_if_asked(should_stop, step.index + 1)
+        held = step
+    if held is not None:
+        yield _finite(held, watch)
+
+
+def _finite(step: Step, watch: FiniteWatch) -> Step:
+    if not watch.is_finite(step.index):
+        raise NumericalError(f"step {step.index} gave values that are not finite", stage=STAGE, step=step.index)
+    return step
+
+
+def _stop_if_asked(should_stop: ShouldStop | None, step: int) -> None:
+    if should_stop is not None and should_stop():
+        raise JobCancelled("the job was cancelled", stage=STAGE, step=step)
