@@ -1,0 +1,277 @@
+"""The DiT: latents of both streams at one sigma in, their velocities out.
+
+Wires patch projections, refined text, conditions, blocks and heads together; the arithmetic is in the modules it names.
+Does not sample, carry audio on the video's sigma, or pool masks (`sampler`, `carry`, `masks`). Fed by `denoise` (and by
+`engine`, which refines the text); built on the meta device from a `DitConfig` and filled by `checkpoint`, parameter
+names being the file's.
+
+    refine   text [1, L, text_dim] -> [1, L, hidden]         once per prompt, no timestep in it
+    prepare  layout, refined text, conditions -> Prepared    once per run: rows that never change, rotary tables,
+                                                             the modulation of every step's timesteps
+    forward  video [1, C, T, h, w], audio [1, 32, 2, A], sigma -> velocities of the same shapes
+
+Rounding is ComfyUI's (dit-contract §4.1): the caller's latents are rounded to the compute dtype, projected and headed
+in fp32, carried through the blocks in the compute dtype; conditions are never rounded before their projection. The
+sign is ComfyUI's too: x0 = x - sigma*velocity, the negative of what the network predicts (§4.6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.sdpa import SdpaAttention
+from h3runtime.core import Keyframe, PackedLayout, Reference
+from h3runtime.denoiser.blocks import AttentionCall, Block
+from h3runtime.denoiser.conditions import condition_rows, is_sound
+from h3runtime.denoiser.config import DitConfig
+from h3runtime.denoiser.heads import FinalLayer, Window, next_sigma, window
+from h3runtime.denoiser.masks import TokenMasks
+from h3runtime.denoiser.modulation import TimeEmbedder, curve
+from h3runtime.denoiser.plan import WINDOW_BYTES, Plan, Projector, Tables
+from h3runtime.denoiser.refiner import TokenRefiner
+from h3runtime.denoiser.rope import Rope
+from h3runtime.denoiser.rows import (
+    audio_latent,
+    audio_mask_rows,
+    audio_rows,
+    pad_to_even,
+    patchify,
+    unpatchify,
+    video_mask_rows,
+)
+from h3runtime.denoiser.schedule import timesteps
+from h3runtime.denoiser.timeline import Clock, Run, Timeline, clock, masked_clock, runs
+
+PROJECTED_ROWS: Final = 8192
+"""Latent rows projected at once in fp32: bounds the wide copy at 176 MB for the real model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What the forwards of one run share.
+
+    prefix:   [P, hidden] compute dtype, text and conditions: the packed rows before the target's.
+    cos, sin: [S, 3n] compute dtype. runs: the sequence by kind and modality. modulation: AdaLN tables by timesteps.
+    sigmas:   the run's schedule with its final 0, or empty.
+    """
+
+    layout: PackedLayout
+    prefix: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+    runs: tuple[Run, ...]
+    modulation: Plan
+    attention: AttentionBackend
+    shift: float
+    audio_shift: float
+    sigmas: tuple[float, ...]
+
+
+class Dit(nn.Module):
+    """dtype: the compute dtype, bf16 or fp32 (fp16 overflows, dit-contract §10). attention: unless a run names one."""
+
+    adaln_t_table: torch.Tensor
+
+    def __init__(
+        self, config: DitConfig, *, dtype: torch.dtype = torch.bfloat16, attention: AttentionBackend | None = None
+    ) -> None:
+        super().__init__()
+        if dtype not in (torch.bfloat16, torch.float32):
+            raise ValueError(f"dtype: {dtype} (want torch.bfloat16 or torch.float32)")
+        self.config = config
+        self.dtype = dtype
+        self.attention = attention or SdpaAttention()
+        self.video_patch_proj = nn.Linear(config.video_row, config.hidden)
+        self.audio_patch_proj = nn.Linear(config.audio_channels, config.hidden)
+        self.condition_proj = nn.Linear(config.text_dim, config.hidden)
+        self.rope = Rope(config.rope_freqs)
+        if config.curve_grid is not None:
+            self.register_buffer("adaln_t_table", torch.empty(config.curve_grid, config.time_dim))
+        else:
+            assert config.sinusoid is not None and config.time_hidden is not None
+            self.time_embedder = TimeEmbedder(config.sinusoid, config.time_hidden, config.time_dim)
+        self.token_refiner = TokenRefiner(config)
+        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.final_layer = FinalLayer(config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.rope.inv_freq.device
+
+    @torch.no_grad()
+    def refine(self, text_hidden: torch.Tensor, attention: AttentionBackend | None = None) -> torch.Tensor:
+        """Encoder output [1, L, text_dim], any float dtype -> text rows [1, L, hidden], compute dtype."""
+        projected = self.condition_proj(text_hidden.to(self.device, self.dtype))
+        call = AttentionCall(attention or self.attention, layout=None, step=0)
+        refined: torch.Tensor = self.token_refiner(projected[0], call)
+        return refined.unsqueeze(0)
+
+    @torch.no_grad()
+    def prepare(
+        self,
+        layout: PackedLayout,
+        refined: torch.Tensor,
+        keyframes: Sequence[Keyframe],
+        references: Sequence[Reference],
+        noise_seed: int,
+        sigmas: Sequence[float] | None = None,
+        *,
+        shift: float = 12.0,
+        audio_shift: float = 3.0,
+        attention: AttentionBackend | None = None,
+        modulation_budget: int = WINDOW_BYTES,
+    ) -> Prepared:
+        """Everything of a run that no step changes.
+
+        refined [1, L, hidden] from `refine`. `sigmas`: the schedule, for modulation ahead of the loop and for stacked
+        heads; without it (masked runs, whose timesteps are their own) each forward makes its modulation.
+        """
+        sequence = runs(layout)
+        cos, sin = self.rope(layout.position_ids, self.dtype)
+        visited = tuple(sigmas or ())
+        timelines = [clock(sequence, timesteps(s, shift, audio_shift)).timeline for s in visited if s > 0]
+        return Prepared(
+            layout=layout,
+            prefix=self._prefix(layout, refined, keyframes, references, noise_seed),
+            cos=cos,
+            sin=sin,
+            runs=sequence,
+            modulation=Plan(self._projector(), timelines, self.config.hidden, modulation_budget),
+            attention=attention or self.attention,
+            shift=shift,
+            audio_shift=audio_shift,
+            sigmas=visited,
+        )
+
+    @torch.no_grad()
+    def forward(
+        self,
+        prepared: Prepared,
+        video: torch.Tensor,
+        audio: torch.Tensor,
+        sigma: float,
+        *,
+        step: int = 0,
+        masks: TokenMasks | None = None,
+        sigma_next: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Velocities of both streams at the video's `sigma`; audio goes in and comes out as its own stream's.
+
+        video [1, C, T, h, w], audio [1, 32, 2, A] -> the same shapes in the compute dtype, or in the masks' dtype where
+        that is wider: masked velocities come multiplied by their mask (dit-contract §8). h, w may be odd. `step` counts
+        from 0, for the attention backend; `sigma_next` is for stacked heads, found in the schedule if not given.
+        """
+        time = self.clock(prepared, sigma, masks)
+        tables = prepared.modulation.at(time.timeline)
+        call = AttentionCall(prepared.attention, prepared.layout, step, prepared.cos, prepared.sin)
+        h = self._embed(prepared, video, audio)
+        for index, block in enumerate(self.blocks):
+            h = block(h, tables.block(index), time.rows, call)
+        heads = self._windows(prepared, sigma, sigma_next)
+        return self._velocities(prepared, h, tables, time, heads, video, masks)
+
+    def clock(self, prepared: Prepared, sigma: float, masks: TokenMasks | None = None) -> Clock:
+        """The distinct timesteps of one forward and which packed row reads which."""
+        times = timesteps(sigma, prepared.shift, prepared.audio_shift)
+        if masks is None:
+            return clock(prepared.runs, times)
+        video = None if masks.video is None else video_mask_rows(masks.video)
+        audio = None if masks.audio is None else audio_mask_rows(masks.audio)
+        return masked_clock(prepared.runs, times, video, audio)
+
+    def embed_timesteps(self, timeline: Timeline) -> torch.Tensor:
+        """Distinct timesteps -> [M, time_dim] before SiLU: compute dtype; fp32 in curve form (dit-contract §4.5)."""
+        t = torch.tensor(timeline, dtype=torch.float32, device=self.device)
+        if self.config.curve_grid is not None:
+            return curve(self.adaln_t_table, t)
+        embedded: torch.Tensor = self.time_embedder(t)
+        return embedded.to(self.dtype)
+
+    def _activated(self, timeline: Timeline) -> torch.Tensor:
+        """What the AdaLN projections read. SiLU follows the rounding (dit-contract §10, row 1)."""
+        e = self.embed_timesteps(timeline)
+        return e if self.config.curve_grid is not None else F.silu(e)
+
+    def _projector(self) -> Projector:
+        blocks = [cast(Block, block).adaln_proj for block in self.blocks]
+        return Projector(self._activated, blocks, self.final_layer.adaln_proj, self.dtype)
+
+    def _prefix(
+        self,
+        layout: PackedLayout,
+        refined: torch.Tensor,
+        keyframes: Sequence[Keyframe],
+        references: Sequence[Reference],
+        seed: int,
+    ) -> torch.Tensor:
+        """Text and condition rows, embedded: [P, hidden]."""
+        start = layout.segments[-2].start
+        prefix = torch.empty(start, self.config.hidden, dtype=self.dtype, device=self.device)
+        prefix[: layout.text_rows] = refined[0]
+        for segment, rows in condition_rows(layout, keyframes, references, seed):
+            projection = self.audio_patch_proj if is_sound(segment) else self.video_patch_proj
+            _project(projection, rows.to(self.device), prefix[segment.start : segment.stop])
+        return prefix
+
+    def _embed(self, prepared: Prepared, video: torch.Tensor, audio: torch.Tensor) -> torch.Tensor:
+        """The sequence that enters block 0: [S, hidden]. The target's audio and video are its last two segments."""
+        sound, picture = prepared.layout.segments[-2:]
+        h = torch.empty(prepared.layout.rows, self.config.hidden, dtype=self.dtype, device=self.device)
+        h[: sound.start] = prepared.prefix
+        _project(self.audio_patch_proj, audio_rows(audio.to(self.dtype)), h[sound.start : sound.stop])
+        _project(self.video_patch_proj, patchify(pad_to_even(video.to(self.dtype))), h[picture.start : picture.stop])
+        return h
+
+    def _windows(
+        self, prepared: Prepared, sigma: float, sigma_next: float | None
+    ) -> tuple[Window | None, Window | None]:
+        """Which stacked heads (video's, audio's) the step reads; nothing for an ordinary model."""
+        if self.config.head_bank == 1:
+            return None, None
+        if sigma_next is None:
+            if not prepared.sigmas:
+                raise ValueError("stacked heads need `sigma_next`, or `sigmas` in `prepare`")
+            sigma_next = next_sigma(prepared.sigmas, sigma)
+        bank, shift = self.config.head_bank, prepared.shift
+        return (
+            window(bank, sigma, sigma_next, shift, shift),
+            window(bank, sigma, sigma_next, shift, prepared.audio_shift),
+        )
+
+    def _velocities(
+        self,
+        prepared: Prepared,
+        h: torch.Tensor,
+        tables: Tables,
+        time: Clock,
+        heads: tuple[Window | None, Window | None],
+        video: torch.Tensor,
+        masks: TokenMasks | None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The last block's output -> both velocities, rounded to the compute dtype, sign turned, masked."""
+        sound, picture = prepared.layout.segments[-2:]
+        layout, final = prepared.layout, self.final_layer
+        y = final(h[picture.start : picture.stop], tables.final, time.rows.final(picture.start, picture.stop))
+        rows = final.video_out(y, heads[0]).to(self.dtype)
+        velocity = -unpatchify(rows, layout.latent_frames, layout.height, layout.width)
+        velocity = velocity[..., : video.shape[-2], : video.shape[-1]]
+        y = final(h[sound.start : sound.stop], tables.final, time.rows.final(sound.start, sound.stop))
+        audio_velocity = -audio_latent(final.audio_out(y, heads[1]).to(self.dtype))
+        if masks is not None:
+            velocity = velocity if masks.video is None else velocity * masks.video
+            audio_velocity = audio_velocity if masks.audio is None else audio_velocity * masks.audio
+        return velocity, audio_velocity
+
+
+def _project(projection: nn.Module, rows: torch.Tensor, out: torch.Tensor) -> None:
+    """Rows [n, c] through a patch projection in fp32, rounded into `out` [n, hidden]."""
+    for start in range(0, rows.shape[0], PROJECTED_ROWS):
+        piece = slice(start, start + PROJECTED_ROWS)
+        out[piece] = projection(rows[piece].float())

@@ -1,0 +1,110 @@
+"""A recorded DiT case as our own objects: the model from its weights, layout and conditions from its payload."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+
+from h3runtime.backends.linear.dequant import install_plain
+from h3runtime.core import Keyframe, KeyframeShape, PackedLayout, Reference, ReferenceShape
+from h3runtime.denoiser.config import DitConfig
+from h3runtime.denoiser.dit import Dit
+from h3runtime.packing.layout import pack
+from tests.parity.fixture import Fixture
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
+KINDS = {"image": "image", "video": "video", "video_audio": "video", "audio": "audio"}
+
+
+def build(weights: dict[str, torch.Tensor], dtype: torch.dtype, config: DitConfig | None = None) -> Dit:
+    """A Dit on the meta device, filled strictly, its linears casting per call."""
+    config = config or DitConfig.from_shapes({name: tuple(t.shape) for name, t in weights.items()})
+    with torch.device("meta"):
+        model = Dit(config, dtype=dtype)
+    model.load_state_dict(weights, strict=True, assign=True)
+    install_plain(model)
+    return model
+
+
+def model_of(fixture: Fixture, dtype: torch.dtype) -> Dit:
+    """Sizes come from the tensors and must agree with the recorded config; epsilons are the config's."""
+    weights = fixture.under("w.")
+    recorded = fixture.meta["config"]
+    config = DitConfig.from_shapes({name: tuple(t.shape) for name, t in weights.items()})
+    check_config(config, recorded)
+    eps = {name: recorded[name] for name in ("norm_eps", "qk_norm_eps", "final_norm_eps") if name in recorded}
+    return build(weights, dtype, replace(config, **eps))
+
+
+def check_config(config: DitConfig, recorded: dict) -> None:
+    got = {
+        "hidden_size": config.hidden,
+        "num_layers": config.layers,
+        "token_refiner_num_layers": config.refiner_layers,
+        "num_attention_heads": config.heads,
+        "attention_head_dim": config.head_dim,
+        "ffn_hidden_size": config.ffn,
+        "latents_dim": config.channels,
+        "audio_latents_dim": config.audio_channels,
+        "text_dim": config.text_dim,
+        "timestep_input_dim": config.sinusoid,
+        "time_embed_hidden_size": config.time_hidden,
+        "time_embed_dim": config.time_dim,
+        "rope_inv_freq_len": config.rope_freqs,
+        "adaln_curve_grid": config.curve_grid,
+        "pdd_heads": config.head_bank,
+    }
+    for name, value in got.items():
+        assert value == recorded.get(name, value), f"{name}: {value}, recorded {recorded[name]}"
+
+
+@dataclass(frozen=True)
+class Conditions:
+    keyframes: tuple[Keyframe, ...]
+    references: tuple[Reference, ...]
+
+
+def conditions_of(fixture: Fixture) -> Conditions:
+    payload = fixture.meta["payload"]
+
+    def latent(name: str) -> torch.Tensor | None:
+        return fixture.tensors.get(name)
+
+    keyframes = tuple(
+        Keyframe(k["resolved_frame_index"], latent(f"in.keyframe.{i}.latent"), latent(f"in.keyframe.{i}.audio_latent"))
+        for i, k in enumerate(payload["keyframes"])
+    )
+    references = tuple(
+        Reference(KINDS[r["kind"]], latent(f"in.ref.{i}.latent"), latent(f"in.ref.{i}.audio_latent"))
+        for i, r in enumerate(payload["refs"])
+    )
+    return Conditions(keyframes, references)
+
+
+def layout_of(
+    video: torch.Tensor, audio: torch.Tensor, text_tags: torch.Tensor, conditions: Conditions
+) -> PackedLayout:
+    """What `packing` makes of the same shapes."""
+    _, _, frames, height, width = video.shape
+    return pack(
+        frames,
+        height,
+        width,
+        audio.shape[-1],
+        text_tags.numpy().astype(np.int64),
+        [KeyframeShape(k.frame, _frames(k.latent), _sounds(k.audio_latent)) for k in conditions.keyframes],
+        [_shape(r) for r in conditions.references],
+    )
+
+
+def _frames(latent: torch.Tensor | None) -> int:
+    return 0 if latent is None else latent.shape[2]
+
+
+def _sounds(latent: torch.Tensor | None) -> int:
+    return 0 if latent is None else latent.shape[-1]
+
+
+def _shape(reference: Reference) -> ReferenceShape:
+    height, width = (0, 0) if reference.latent is None else reference.latent.shape[-2:]
+    return ReferenceShape(reference.kind, _frames(reference.latent), height, width, _sounds(reference.audio_latent))
