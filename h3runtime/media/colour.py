@@ -1,0 +1,50 @@
+"""Decoded frames to the bytes an encoder is handed, and the filters that make ffmpeg convert them as ComfyUI does.
+
+    float [F, H, W, 3] in 0..1  --to_bytes-->  uint8 rgb24  --ffmpeg's scaler-->  yuv420p, BT.709, limited range
+
+The conversion runs in ffmpeg (numpy takes longer than the encoder does). swscale's `bilinear` with no further flags is
+the one that ComfyUI's library call resolves to: its planes equal the recorded ones, while `bicubic` (ffmpeg's own
+default), `accurate_rnd` and zscale differ, the first by up to 11 levels in chroma.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+TAGS = {"color_range": "tv", "color_primaries": "bt709", "color_trc": "iec61966-2-1", "colorspace": "bt709"}
+"""What the stream says of itself: H.273 primaries 1, transfer 13 (sRGB), matrix 1 (conditioning contract §6)."""
+
+
+def to_bytes(frames: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
+    """Finite values of any float dtype, 1.0 = white -> 8 bits, truncated and clipped (conditioning contract §6)."""
+    return _truncate(frames, 255).astype(np.uint8)
+
+
+def to_words(frames: NDArray[np.floating[Any]]) -> NDArray[np.uint16]:
+    """The same for 16-bit input of a 10-bit encoder (rgb48)."""
+    return _truncate(frames, 65535).astype(np.uint16)
+
+
+def _truncate(frames: NDArray[np.floating[Any]], top: int) -> NDArray[np.float32]:
+    scaled: NDArray[np.float32] = np.clip(frames.astype(np.float32) * np.float32(top), 0, top)
+    return scaled
+
+
+def to_yuv420p(stream: Any, matrix: str = "bt709") -> Any:
+    """Append the conversion from full-range RGB to limited-range yuv420p to an ffmpeg-python stream."""
+    converted = stream.filter("scale", flags="bilinear", in_range="pc", out_color_matrix=matrix, out_range="tv")
+    return converted.filter("format", "yuv420p")
+
+
+def tagged(stream: Any) -> Any:
+    """Write `TAGS` on every frame, so that no encoder or later filter guesses others."""
+    return stream.filter(
+        "setparams",
+        range=TAGS["color_range"],
+        color_primaries=TAGS["color_primaries"],
+        color_trc=TAGS["color_trc"],
+        colorspace=TAGS["colorspace"],
+    )

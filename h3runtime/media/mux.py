@@ -1,0 +1,316 @@
+"""A clip is written while it is being decoded: frames go in as chunks, an MP4 with sound comes out under its name.
+
+    decoder --put--> queue of 2 chunks --writer thread--> ffmpeg's stdin --> temporary file --finish--> the output
+
+The engine (or `decode`) feeds it, `process` runs ffmpeg, `probe` counts what came out, `delivery` gives it its name. It
+converts no frames itself: `colour` says how ffmpeg does. The sound is complete before the first frame, as a float WAV.
+
+Memory: the queue holds 2 chunks, the thread one more, whatever the length of the clip; `put` copies, so the caller may
+reuse its buffer. Every way out, normal or not, ends ffmpeg and its whole process group and removes the temporary files;
+the output's name is only ever given to a whole, synced, counted file.
+"""
+
+from __future__ import annotations
+
+import queue
+import re
+import shutil
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import ffmpeg
+import numpy as np
+from numpy.typing import NDArray
+
+from h3runtime.core import FPS, SAMPLE_RATE, EncodeSettings
+from h3runtime.errors import (
+    BackendUnavailable,
+    BadMedia,
+    EncoderFailed,
+    H3Error,
+    JobCancelled,
+    JobDiskFull,
+    JobTimeout,
+    Offence,
+    invalid,
+)
+from h3runtime.media.colour import TAGS, tagged, to_yuv420p
+from h3runtime.media.delivery import deliver, disk_error, refuse_existing
+from h3runtime.media.ffmpeg import FFmpeg
+from h3runtime.media.probe import count_packets
+from h3runtime.media.process import POLL, Child, ChildExitedError, ChildStalledError, GivenUpError
+from h3runtime.media.sound import require_finite, trim, wav_bytes
+
+STAGE = "mux"
+QUEUED_CHUNKS = 2
+NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
+"""What ffmpeg prints for ENOSPC and EDQUOT; it passes on no number."""
+ABSOLUTE_PATH = re.compile(r"(?:file:)?/[^\s'\":]*/[^\s'\":]*")
+
+
+@dataclass(frozen=True, slots=True)
+class ClipShape:
+    """What is promised before the first frame: frames [F, H, W, 3] of `width` x `height`, both even."""
+
+    width: int
+    height: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds. stall: without progress (service contract, small print). finish: from the last frame to the whole file,
+    a longest 1344x768 clip on one slow core several times over."""
+
+    stall: float = 60.0
+    finish: float = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenClip:
+    """The file under its name. samples: sound samples a channel that the encoder was handed, 0 without sound."""
+
+    output: Path
+    bytes: int
+    sha256: str
+    frames: int
+    samples: int
+    video_encoder: str
+
+
+class ClipWriter:
+    """A context that takes chunks with `put` and ends with `finish`; left without `finish`, it leaves nothing.
+
+    tool:        from `find_ffmpeg`.
+    output:      the final name; its folder exists and is on the file system of `scratch`.
+    scratch:     an existing folder for the temporary files.
+    sound:       float32 [C, n], C 1 or 2, at 32 kHz, its loudness settled, or None; it is trimmed here, never padded.
+    should_stop: asked from `put` and `finish`, at least ten times a second; then `JobCancelled`.
+    on_line:     gets ffmpeg's messages of `loglevel` and above, from a thread.
+
+    Errors: `OutputExists` and `InvalidRequest` before any work; `NumericalError` for a sample that isn't finite;
+    `EncoderFailed`, `JobTimeout`, `JobDiskFull`, `JobCancelled` from `put` and `finish`. `ValueError` is a bug of the
+    caller: a chunk of another shape or type, more or fewer frames than promised.
+    """
+
+    def __init__(
+        self,
+        tool: FFmpeg,
+        output: Path,
+        scratch: Path,
+        shape: ClipShape,
+        sound: NDArray[np.float32] | None,
+        *,
+        encode: EncodeSettings = EncodeSettings(),  # noqa: B008  # frozen
+        overwrite: bool = False,
+        limits: Limits = Limits(),
+        should_stop: Callable[[], bool] = lambda: False,
+        loglevel: str = "error",
+        on_line: Callable[[str], None] | None = None,
+    ) -> None:
+        self._tool, self._output, self._scratch, self._shape = tool, output, scratch, shape
+        self._sound = None if sound is None else _judged(sound, shape.frames)
+        self._encode, self._overwrite, self._limits = encode, overwrite, limits
+        self._should_stop, self._loglevel, self._on_line = should_stop, loglevel, on_line
+        self._queue: queue.Queue[NDArray[np.uint8] | None] = queue.Queue(QUEUED_CHUNKS)
+        self._abandoned = threading.Event()
+        self._failure: BaseException | None = None
+        self._taken = 0
+        self._thread: threading.Thread | None = None
+        self._folder: Path | None = None
+
+    def __enter__(self) -> Self:
+        refuse_existing(self._output, overwrite=self._overwrite)
+        try:
+            self._start()
+        except OSError as error:
+            self.abort()
+            raise disk_error(error, STAGE) from error
+        except BaseException:
+            self.abort()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+    def put(self, chunk: NDArray[np.uint8]) -> None:
+        """Queue uint8 RGB [n, H, W, 3]; waits while `QUEUED_CHUNKS` are unwritten. An earlier failure shows here."""
+        size = (self._shape.height, self._shape.width, 3)
+        if chunk.dtype != np.uint8 or chunk.ndim != 4 or chunk.shape[1:] != size:
+            raise ValueError(f"a chunk of {chunk.dtype} {chunk.shape}, expected uint8 (n, {size[0]}, {size[1]}, 3)")
+        if self._taken + len(chunk) > self._shape.frames:
+            raise ValueError(f"{self._taken + len(chunk)} frames, {self._shape.frames} were promised")
+        self._taken += len(chunk)
+        self._hand_over(np.array(chunk, order="C"))
+
+    def finish(self) -> WrittenClip:
+        """Wait for ffmpeg, count what it wrote, give the file its name."""
+        if self._taken != self._shape.frames:
+            raise ValueError(f"{self._taken} frames, {self._shape.frames} were promised")
+        self._hand_over(None)
+        while self._writing():
+            self._raise_failure()
+        self._raise_failure()
+        self._count()
+        try:
+            size, digest = deliver(self._clip, self._output, overwrite=self._overwrite)
+        except OSError as error:
+            raise disk_error(error, STAGE) from error
+        samples = 0 if self._sound is None else self._sound.shape[-1]
+        return WrittenClip(self._output, size, digest, self._taken, samples, self._tool.h264 or "")
+
+    def abort(self) -> None:
+        """End ffmpeg and remove the temporary files; nothing left to do after `finish`. May be called again."""
+        self._abandoned.set()
+        if self._thread is not None:
+            self._thread.join()
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def _clip(self) -> Path:
+        assert self._folder is not None
+        return self._folder / "clip.mp4"
+
+    def _start(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix=".clip-", dir=self._scratch)).absolute()
+        wav = None
+        if self._sound is not None:
+            wav = self._folder / "sound.wav"
+            wav.write_bytes(wav_bytes(self._sound))
+        command = mux_command(self._tool, self._shape, wav, self._clip, self._encode, self._loglevel)
+        child = Child(command, stall_seconds=self._limits.stall, given_up=self._abandoned.is_set, on_line=self._on_line)
+        self._thread = threading.Thread(target=self._write, args=(child,), name="clip-writer", daemon=True)
+        self._thread.start()
+
+    def _hand_over(self, chunk: NDArray[np.uint8] | None) -> None:
+        while True:
+            self._raise_failure()
+            with suppress(queue.Full):
+                return self._queue.put(chunk, timeout=POLL)
+
+    def _writing(self) -> bool:
+        assert self._thread is not None
+        self._thread.join(POLL)
+        return self._thread.is_alive()
+
+    def _raise_failure(self) -> None:
+        if self._failure is not None:
+            raise self._typed(self._failure)
+        if self._should_stop():
+            raise JobCancelled("The job was cancelled", stage=STAGE)
+
+    def _write(self, child: Child) -> None:
+        """The writer thread: chunks to ffmpeg until the sentinel, then its end. Owns the child."""
+        try:
+            while (chunk := self._next(child)) is not None:
+                child.feed(chunk.reshape(-1).data)
+            child.close_input()
+            child.wait(self._progress, self._limits.finish)
+        except BaseException as error:
+            self._failure = error
+        finally:
+            child.end()
+
+    def _next(self, child: Child) -> NDArray[np.uint8] | None:
+        while True:
+            child.check()
+            with suppress(queue.Empty):
+                return self._queue.get(timeout=POLL)
+
+    def _progress(self) -> tuple[int, int]:
+        """Changes whenever ffmpeg writes. Faststart rewrites in place at the end: the size alone would stand still."""
+        with suppress(FileNotFoundError):
+            facts = self._clip.stat()
+            return facts.st_size, facts.st_mtime_ns
+        return 0, 0
+
+    def _count(self) -> None:
+        try:
+            video, audio = count_packets(self._clip)
+        except BadMedia as error:
+            raise EncoderFailed("The encoder wrote a file that can't be read", stage=STAGE) from error
+        if video != self._taken or (self._sound is not None and not audio):
+            raise EncoderFailed(
+                f"The encoder wrote {video} of {self._taken} frames and {audio} sound packets", stage=STAGE
+            )
+
+    def _typed(self, failure: BaseException) -> BaseException:
+        """What ended the writer thread, as the error the caller sees."""
+        match failure:
+            case ChildStalledError(seconds=seconds):
+                return JobTimeout(f"The encoder made no progress for {seconds:g} s", stage=STAGE)
+            case ChildExitedError():
+                return _exited(failure)
+            case GivenUpError():
+                return JobCancelled("The clip was abandoned", stage=STAGE)
+            case OSError():
+                return disk_error(failure, STAGE)
+        return failure
+
+
+def mux_command(
+    tool: FFmpeg, shape: ClipShape, wav: Path | None, clip: Path, encode: EncodeSettings, loglevel: str = "error"
+) -> list[str]:
+    """The whole command line: rgb24 frames on stdin and a WAV in, an MP4 of H.264 and AAC out.
+
+    24 fps, yuv420p, BT.709 tags, `use_metadata_tags+faststart`, the encoders' own quality unless `encode` names one
+    (conditioning contract §6). `InvalidRequest` for a crf that the H.264 encoder at hand doesn't know.
+    """
+    size = shape.width, shape.height
+    raw = ffmpeg.input(
+        "pipe:0", format="rawvideo", pix_fmt="rgb24", video_size=size, framerate=FPS, protocol_whitelist="pipe"
+    )
+    streams = [tagged(to_yuv420p(raw))]
+    options: dict[str, Any] = _video_options(tool, encode)
+    if wav is not None:
+        streams.append(ffmpeg.input(str(wav), format="wav", protocol_whitelist="file"))
+        options |= _audio_options(encode)
+    options |= {"format": "mp4", "movflags": "use_metadata_tags+faststart"}
+    arguments = ffmpeg.get_args(ffmpeg.output(*streams, str(clip), **options))
+    return [str(tool.path), "-hide_banner", "-nostdin", "-nostats", "-xerror", "-loglevel", loglevel, *arguments]
+
+
+def _video_options(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
+    if tool.h264 is None:
+        raise BackendUnavailable(f"ffmpeg {tool.version} has no H.264 encoder")
+    options: dict[str, Any] = {"c:v": tool.h264, "pix_fmt": "yuv420p"} | TAGS
+    if encode.crf is not None:
+        if tool.h264 != "libx264":
+            raise invalid([Offence("format.crf", f"{tool.h264} has no crf", "absent")])
+        options["crf"] = encode.crf
+    return options
+
+
+def _audio_options(encode: EncodeSettings) -> dict[str, Any]:
+    options: dict[str, Any] = {"c:a": "aac", "ar": SAMPLE_RATE}
+    return options if encode.audio_bitrate is None else options | {"b:a": encode.audio_bitrate}
+
+
+def _judged(sound: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+    if sound.ndim != 2 or sound.shape[0] not in (1, 2) or sound.dtype != np.float32:
+        raise ValueError(f"a sound of {sound.dtype} {sound.shape}, expected float32 (1 or 2, n)")
+    cut = trim(sound, frames)
+    require_finite(cut, STAGE)
+    return cut
+
+
+def _exited(failure: ChildExitedError) -> H3Error:
+    if NO_SPACE.search(failure.tail):
+        return JobDiskFull("The disk is full; the unfinished clip was removed", stage=STAGE)
+    if failure.code is None:
+        how = "stopped reading"
+    else:
+        how = f"ended with status {failure.code}" if failure.code >= 0 else f"was ended by signal {-failure.code}"
+    lines = [line.strip() for line in failure.tail.replace("\r", "\n").split("\n") if line.strip()]
+    words = ABSOLUTE_PATH.sub("(file)", lines[-1]) if lines else ""
+    return EncoderFailed(f"The encoder {how}" + (f": {words}" if words else ""), stage=STAGE)
