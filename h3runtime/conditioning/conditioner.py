@@ -13,12 +13,17 @@ from h3runtime.conditioning.presentation import present
 from h3runtime.conditioning.prompt_cache import PromptCache, prompt_key
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import ShouldStop, TextFeatures
+from h3runtime.errors import CheckpointError, Offence
 
 
 class Conditioner:
-    """`encoder_hash` names the encoder's weights in cache keys."""
+    """`encoder_hash` names the encoder's weights in cache keys.
+
+    Raises CheckpointError if the tokenizer gives ids that the encoder has no embedding for.
+    """
 
     def __init__(self, tokenizer: PromptTokenizer, encoder: TextEncoder, encoder_hash: str, cache: PromptCache) -> None:
+        _check_fit(tokenizer, encoder)
         self.tokenizer = tokenizer
         self.encoder = encoder
         self.encoder_hash = encoder_hash
@@ -33,3 +38,10 @@ class Conditioner:
             features = self.encoder.encode(present(listed, self.tokenizer), should_stop)
             self.cache.put(key, features)
         return features
+
+
+def _check_fit(tokenizer: PromptTokenizer, encoder: TextEncoder) -> None:
+    rows, name = encoder.config.vocab, "model.embed_tokens.weight"
+    if tokenizer.ids > rows:
+        message = f"has {rows} rows, the tokenizer {tokenizer.ids} ids"
+        raise CheckpointError(f"the text encoder's {name} {message}", [Offence(name, message)])

@@ -47,7 +47,7 @@ class AudioReference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoReference:
-    """frames: uint8 RGB [F, H, W, 3] at 24 fps on its own canvas. `soundtrack`: its sound is used and takes a number."""
+    """frames: uint8 RGB [F, H, W, 3] at 24 fps on its own canvas. `soundtrack`: its sound is used and numbered."""
 
     frames: NDArray[np.uint8]
     soundtrack: bool = False

@@ -50,13 +50,14 @@ SPLIT: Final = (
 
 
 class PromptTokenizer:
-    """`added` maps each added token to its id; those stay whole wherever they are typed."""
+    """`added` maps each added token to its id; those stay whole wherever they are typed. Every id is below `ids`."""
 
     def __init__(self, vocab: Mapping[str, int], merges: Iterable[tuple[str, str]], added: Mapping[str, int]) -> None:
         """Raises CheckpointError if a required id, or one of the 256 byte characters, is missing."""
         _check_added(vocab, added)
         _check_bytes(vocab)
         self.added = dict(added)
+        self.ids = 1 + max(*vocab.values(), *added.values())
         self._bpe = _byte_level_bpe(vocab, merges)
         longest_first = sorted(self.added, key=len, reverse=True)
         self._cut = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
