@@ -24,7 +24,7 @@ H264_ENCODERS = ("libx264", "libopenh264")
 """Software H.264 encoders, best first. Hardware ones are listed by builds that can't run them, so none is chosen."""
 ANSWER_SECONDS = 20.0
 """How long a program may take to say what it is; a cold disk is slow, a hung network mount never answers."""
-ENCODER_LINE = re.compile(r"^ [VAS][F.][S.][X.][B.][D.] (\S+)", re.MULTILINE)
+ENCODER_LINE = re.compile(r"^ [VAS][F.][S.][X.][B.][D.] (\w\S*)", re.MULTILINE)
 """One line of `ffmpeg -encoders`: six flags, then the name."""
 
 

@@ -189,8 +189,13 @@ class ClipWriter:
             wav.write_bytes(wav_bytes(self._sound))
         command = mux_command(self._tool, self._shape, wav, self._clip, self._encode, self._loglevel)
         child = Child(command, stall_seconds=self._limits.stall, given_up=self._abandoned.is_set, on_line=self._on_line)
-        self._thread = threading.Thread(target=self._write, args=(child,), name="clip-writer", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._write, args=(child,), name="clip-writer", daemon=True)
+        try:
+            thread.start()
+        except BaseException:
+            child.end()
+            raise
+        self._thread = thread
 
     def _hand_over(self, chunk: NDArray[np.uint8] | None) -> None:
         while True:
@@ -250,7 +255,7 @@ class ClipWriter:
             case ChildStalledError(seconds=seconds):
                 return JobTimeout(f"The encoder made no progress for {seconds:g} s", stage=STAGE)
             case ChildExitedError():
-                return _exited(failure)
+                return _exited(failure, self._clip.parent)
             case GivenUpError():
                 return JobCancelled("The clip was abandoned", stage=STAGE)
             case OSError():
@@ -304,7 +309,8 @@ def _judged(sound: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
     return cut
 
 
-def _exited(failure: ChildExitedError) -> H3Error:
+def _exited(failure: ChildExitedError, folder: Path) -> H3Error:
+    """The child's last line says why; names of files on this machine are taken out of it."""
     if NO_SPACE.search(failure.tail):
         return JobDiskFull("The disk is full; the unfinished clip was removed", stage=STAGE)
     if failure.code is None:
@@ -312,5 +318,5 @@ def _exited(failure: ChildExitedError) -> H3Error:
     else:
         how = f"ended with status {failure.code}" if failure.code >= 0 else f"was ended by signal {-failure.code}"
     lines = [line.strip() for line in failure.tail.replace("\r", "\n").split("\n") if line.strip()]
-    words = ABSOLUTE_PATH.sub("(file)", lines[-1]) if lines else ""
+    words = ABSOLUTE_PATH.sub("(file)", lines[-1].replace(f"{folder}/", "")) if lines else ""
     return EncoderFailed(f"The encoder {how}" + (f": {words}" if words else ""), stage=STAGE)

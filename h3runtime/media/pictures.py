@@ -7,7 +7,8 @@ What happens to a picture, in this order:
 
     size       refused above `MAX_PIXELS`, from the header, before a pixel is decoded
     frames     an animation (GIF, WebP, APNG) or a multi-picture file (MPO, TIFF) is its first frame
-    turning    the EXIF orientation is applied, so width and height are those a person sees
+    turning    the EXIF orientation is applied, so width and height are those a person sees (Pillow itself does it for
+               TIFF, whose orientation then reads 1)
     16 bits    the high byte is kept, for grey as for colour
     alpha      composited on black; a palette's or grey's transparent entry counts as alpha
     colour     palette, grey and CMYK become RGB by Pillow's plain formulas; an embedded ICC profile is ignored, as
@@ -72,18 +73,13 @@ class Picture:
 
 def read_picture(source: bytes | Path, field: str, max_pixels: int = MAX_PIXELS) -> Picture:
     """Upright RGB pixels. `BadMedia` naming `field` for anything that isn't a whole picture within the limit."""
-    image = _decode(source, field, max_pixels)
-    facts = _facts(image)
-    try:
-        rgb = _upright(_flatten(image), facts.orientation)
-    except Exception as error:
-        raise _bad(field, f"its colours can't be read (mode {image.mode})") from error
-    return Picture(np.array(rgb, dtype=np.uint8), facts)
+    rgb, facts = _decode(source, field, max_pixels)
+    return Picture(np.array(_upright(rgb, facts.orientation), dtype=np.uint8), facts)
 
 
 def measure_picture(source: bytes | Path, field: str, max_pixels: int = MAX_PIXELS) -> PictureFacts:
-    """Upright size and kind of a picture, after making sure that it decodes; same errors as `read_picture`."""
-    return _facts(_decode(source, field, max_pixels))
+    """Upright size and kind of a picture that `read_picture` will take; same errors. Decodes, but turns nothing."""
+    return _decode(source, field, max_pixels)[1]
 
 
 def stretch(picture: NDArray[np.uint8], width: int, height: int) -> NDArray[np.uint8]:
@@ -115,23 +111,26 @@ def _bad(field: str, why: str) -> BadMedia:
     return BadMedia(f"{field}: {why}", [Offence(field, why, LEGAL)])
 
 
-def _decode(source: bytes | Path, field: str, max_pixels: int) -> Image.Image:
-    """A loaded Pillow image, so that damage anywhere in the file has shown itself."""
+def _decode(source: bytes | Path, field: str, max_pixels: int) -> tuple[Image.Image, PictureFacts]:
+    """RGB as stored (not turned yet). All of the file is decoded, so that damage anywhere in it has shown itself."""
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
-            return _load(file, field, max_pixels)
+            image = _open(file, field, max_pixels)
+            image.load()
+            return _flatten(image), _facts(image)
     except BadMedia:
         raise
-    except OSError as error:
-        raise _bad(field, "it can't be opened, or it is damaged or cut short") from error
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise _too_large(field, max_pixels) from error
+    except OSError as error:
+        raise _bad(field, "it can't be opened, or it is damaged or cut short") from error
     except Exception as error:
         # Pillow's decoders raise nearly anything on a hostile file: SyntaxError, struct.error, KeyError...
         raise _bad(field, "it is damaged") from error
 
 
-def _load(file: BinaryIO, field: str, max_pixels: int) -> Image.Image:
+def _open(file: BinaryIO, field: str, max_pixels: int) -> Image.Image:
+    """Only the header is read."""
     try:
         image = Image.open(file, formats=FORMATS)
     except UnidentifiedImageError as error:
@@ -140,7 +139,6 @@ def _load(file: BinaryIO, field: str, max_pixels: int) -> Image.Image:
         raise _too_large(field, max_pixels)
     if image.mode not in PLAIN_MODES | SIXTEEN_BIT_MODES:
         raise _bad(field, f"its pixel type (mode {image.mode}) has no agreed 8-bit meaning")
-    image.load()
     return image
 
 
@@ -158,10 +156,10 @@ def _facts(image: Image.Image) -> PictureFacts:
 def _orientation(image: Image.Image) -> int:
     """1..8. Broken EXIF doesn't break a picture that decodes: it counts as upright."""
     try:
-        stored = image.getexif().get(ORIENTATION_TAG, 1)
+        stored = int(image.getexif().get(ORIENTATION_TAG, 1))
     except Exception:
         return 1
-    return int(stored) if stored in UPRIGHT else 1
+    return stored if stored in UPRIGHT else 1
 
 
 def _upright(image: Image.Image, orientation: int) -> Image.Image:
