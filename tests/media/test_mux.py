@@ -110,7 +110,7 @@ def test_the_caller_may_reuse_its_buffer(tools, place, frames) -> None:
     assert np.abs(got.astype(int) - frames[:20].astype(int)).mean() < 4
 
 
-def test_mono_without_picture_tricks(tools, place, frames, sound) -> None:
+def test_mono_stays_mono(tools, place, frames, sound) -> None:
     facts = probe_clip(write(tools["path"], place, frames, sound[:1], limits=Limits()).output)
     assert facts.sound is not None and facts.sound.channels == 1
 
