@@ -1,14 +1,17 @@
 """A recorded DiT case as our own objects: the model from its weights, layout and conditions from its payload."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 
 from h3runtime.backends.linear.dequant import install_plain
-from h3runtime.core import Keyframe, KeyframeShape, PackedLayout, Reference, ReferenceShape
+from h3runtime.core import Keyframe, KeyframeShape, PackedLayout, Reference, ReferenceShape, SamplerSettings
+from h3runtime.denoiser.carry import Carry
 from h3runtime.denoiser.config import DitConfig
-from h3runtime.denoiser.dit import Dit
+from h3runtime.denoiser.dit import Dit, Prepared
 from h3runtime.packing.layout import pack
 from tests.parity.fixture import Fixture
 
@@ -108,3 +111,48 @@ def _sounds(latent: torch.Tensor | None) -> int:
 def _shape(reference: Reference) -> ReferenceShape:
     height, width = (0, 0) if reference.latent is None else reference.latent.shape[-2:]
     return ReferenceShape(reference.kind, _frames(reference.latent), height, width, _sounds(reference.audio_latent))
+
+
+def settings_of(fixture: Fixture, seed: int = 0) -> SamplerSettings:
+    """The recorded shifts; the step count is nobody's business here."""
+    config = fixture.meta["config"]
+    return SamplerSettings(
+        steps=1, shift=config["sigma_shift_video"], audio_shift=config["sigma_shift_audio"], seed=seed
+    )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One network ready to be called with a fixture's inputs."""
+
+    model: Dit
+    prepared: Prepared
+    refined: torch.Tensor
+    settings: SamplerSettings
+
+    def carried(
+        self, video: torch.Tensor, audio: torch.Tensor, sigma: float, **rest: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """One call with `audio` read as the carried latent; the audio velocity comes back converted."""
+        carry = Carry.at(sigma, self.settings)
+        own = carry.to_network(audio.to(self.model.dtype))
+        video_velocity, velocity = self.model(self.prepared, video, own, sigma, **rest)
+        return video_velocity, carry.to_sampler(own, velocity)
+
+
+def case_of(fixture: Fixture, dtype: torch.dtype, sigmas: Sequence[float] | None = None) -> Case:
+    """Model, layout, conditions and everything `prepare` makes of them."""
+    model, conditions, settings = model_of(fixture, dtype), conditions_of(fixture), settings_of(fixture)
+    layout = layout_of(fixture["in.video"], fixture["in.audio"], fixture["in.text_tags"], conditions)
+    refined = model.refine(fixture["in.text_states"])
+    prepared = model.prepare(
+        layout,
+        refined,
+        conditions.keyframes,
+        conditions.references,
+        fixture.meta.get("noise_seed", 0),
+        sigmas,
+        shift=settings.shift,
+        audio_shift=settings.audio_shift,
+    )
+    return Case(model, prepared, refined, settings)
