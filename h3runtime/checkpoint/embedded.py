@@ -15,7 +15,7 @@ import os
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -23,7 +23,7 @@ import torch
 
 from h3runtime.checkpoint import layouts, storage, synthetic
 from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
-from h3runtime.checkpoint.file import SYNTHETIC_KEY, checkpoint_error
+from h3runtime.checkpoint.file import CONFIG_KEY, SYNTHETIC_KEY, checkpoint_error
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.storage import Storage
 from h3runtime.checkpoint.synthetic import Recipe
@@ -32,6 +32,8 @@ from h3runtime.errors import Offence
 
 SEED = 20260815
 METADATA = {SYNTHETIC_KEY: "1"}
+TOLD = {CONFIG_KEY: '{"vision_num_heads": 2, "deepstack_visual_indexes": [0, 1, 2]}'}
+"""What the shapes of a vision tower that nobody published can't tell."""
 TOKENIZER = "tokenizer"
 MAKERS = (
     "checkpoint/byte_tokenizer.py",
@@ -85,17 +87,18 @@ class _Member:
     shapes: Mapping[str, tuple[int, ...]]
     recipe: Recipe
     storage: Storage
+    metadata: Mapping[str, str] = field(default_factory=lambda: METADATA)
 
     def size(self) -> int:
         """Bytes of the finished file, computed without making it."""
         layout = in_order(storage.stored_layout(self.shapes, self.storage))
         data = sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape in layout.values())
-        return len(encode_header(layout, METADATA)) + data
+        return len(encode_header(layout, self.metadata)) + data
 
     def write(self, folder: Path) -> None:
         weights = self.recipe.weights(self.shapes)
         scales = synthetic.pre_quant_scales(self.shapes, self.storage.pre_quant, self.recipe.seed)
-        write_file(folder / self.name, storage.pack(weights, self.storage, scales), METADATA)
+        write_file(folder / self.name, storage.pack(weights, self.storage, scales), self.metadata)
 
 
 def _members() -> tuple[_Member, ...]:
@@ -111,6 +114,7 @@ def _members() -> tuple[_Member, ...]:
             layouts.encoder_shapes(TEXT_ENCODER),
             synthetic.text_encoder(SEED),
             storage.ENCODER_NVFP4_AWQ,
+            {**METADATA, **TOLD},
         ),
         _Member(
             "minimax_h3_video_vae_fp16.safetensors",

@@ -29,6 +29,8 @@ PREFIXES = ("model.diffusion_model.", "diffusion_model.", "text_encoders.qwen3vl
 """What tools that save bundles or fine-tunes put before every name (checkpoint-formats §2.1, conditioning §2.1)."""
 SYNTHETIC_KEY = "h3runtime_synthetic"
 """Metadata entry, "1", of checkpoints that were made up and not trained."""
+CONFIG_KEY = "h3runtime_config"
+"""Metadata entry of our own files: a JSON object of what shapes can't tell, such as heads of a vision tower."""
 STAGING_BYTES = 64 << 20
 SHOWN = 40
 """Offenders that a message spells out; all are in `offences`."""

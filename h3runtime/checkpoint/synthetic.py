@@ -73,7 +73,7 @@ BIAS = Spread(std=0.1)
 
 VIDEO_SHRINK, AUDIO_SHRINK = 0.9, 0.9
 """How much of its input a head returns as velocity: the flow then shrinks noise towards what the blocks add."""
-GATE, SHIFT, SCALE = Spread(std=0.2, mean=0.7), Spread(std=0.2), Spread(std=0.2)
+GATE, SHIFT, SCALE = Spread(std=0.2, mean=0.7), Spread(std=0.05), Spread(std=0.2)
 BLOCK_CHUNKS = (SHIFT, SCALE, GATE, SHIFT, SCALE, GATE)
 FINAL_CHUNKS = (SHIFT, SCALE)
 """Modulation about which timesteps vary, in chunk order (dit-contract §4.2, §4.6)."""
@@ -86,7 +86,7 @@ def transformer(seed: int = 0) -> Recipe:
     return Recipe(
         seed,
         rules=(
-            ("*.bias", BIAS),
+            ("*.bias", Spread(std=0.02)),
             ("*norm*", NORM),
             ("blocks.*.attn.out_proj.weight", Spread(gain=4.0)),
             ("*.adaln_proj.linear.weight", Spread(gain=0.3)),
@@ -189,11 +189,14 @@ def video_vae(seed: int = 0) -> Recipe:
     return Recipe(
         seed,
         rules=(
+            ("decoder.*.bias", Spread(std=0.01)),
             ("*.bias", BIAS),
             ("*.norm*.weight", NORM),
-            ("*.scale?", Spread(std=0.1, mean=0.5)),
-            ("decoder.register_tokens", Spread(std=0.5)),
+            ("*.scale1", Spread(std=0.1, mean=1.2)),
+            ("*.scale2", Spread(std=0.1, mean=0.3)),
+            ("decoder.register_tokens", Spread(std=0.05)),
             ("encoder.*.weight", Spread(gain=1.6)),
+            ("decoder.x_embedder.weight", Spread(gain=0.3)),
             ("*.weight", Spread(gain=1.0)),
         ),
         makers=(
@@ -204,6 +207,7 @@ def video_vae(seed: int = 0) -> Recipe:
             ("quant_conv.bias", _to_mean),
             ("post_quant_conv.weight", _from_statistics),
             ("post_quant_conv.bias", _from_mean),
+            ("decoder.*.attn.to_qkv.bias", _look_nearby),
             ("decoder.proj_out.weight", _textures),
         ),
     )
@@ -232,7 +236,30 @@ def _from_mean(recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tenso
     return -_cycled(VIDEO_LATENTS_MEAN, shape[0]) / _cycled(VIDEO_LATENTS_STD, shape[0])
 
 
-COLOUR, TEXTURE, GRAIN = 0.45, 0.45, 0.04
+NEARNESS = 6.0
+"""Constant part of queries and keys, against a spread of 1 from their contents."""
+DECODER_HEAD, ROTARY_AXIS, SHARP = 64, 8, 3
+"""Width of a decoder head, its frequencies per axis, and how many of them, the highest, judge nearness (§4.1)."""
+
+
+def _look_nearby(recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+    """Queries and keys share a constant that the rotary table turns by position, so tokens attend to their neighbours.
+
+    This makes of independent latents a picture that changes smoothly in space and time. Rows are heads x (q, k, v) x
+    head width; pair (i, i + 24) of a head turns by frequency i % 8 of axis i // 8 (conditioning contract §4.1).
+    """
+    bias = recipe.spread(name, shape)
+    if shape[0] % (3 * DECODER_HEAD):
+        return bias
+    heads = bias.reshape(-1, 3, DECODER_HEAD)
+    for axis in range(3):
+        for half in (0, 3 * ROTARY_AXIS):
+            start = half + axis * ROTARY_AXIS
+            heads[:, :2, start : start + SHARP] += NEARNESS
+    return bias
+
+
+COLOUR, TEXTURE, GRAIN = 0.9, 0.3, 0.03
 """Spread of a patch's mean colour, of its smooth texture and of its single pixels, in ImageNet-normalised units."""
 
 
@@ -296,11 +323,11 @@ def _low_pass(recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tensor
     return torch.tensor([*AUDIO_TAPS, *reversed(AUDIO_TAPS)]).reshape(shape)
 
 
-LOUDNESS = 0.1
-"""Aimed root mean square of the sound."""
+LOUDNESS, STREAM = 0.12, 3.3
+"""Root mean square that the sound shall have, and that of what enters the last filter (measured)."""
 
 
 def _last_filter(recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Odd in time, so that the constant part that Snake activations add never reaches the sound."""
-    random = uniform(name, shape, recipe.seed, LOUDNESS / math.sqrt(math.prod(shape)))
+    random = uniform(name, shape, recipe.seed, LOUDNESS / STREAM / math.sqrt(math.prod(shape)))
     return (random - random.flip(-1)) * 0.5

@@ -16,7 +16,13 @@ class SdpaAttention:
         return None
 
     def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int  # noqa: ARG002
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,  # noqa: ARG002
+        step: int,  # noqa: ARG002
     ) -> torch.Tensor:
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return out.transpose(1, 2)
