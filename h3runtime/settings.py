@@ -1,0 +1,245 @@
+"""Every knob of the runtime: one frozen `Settings`, judged once, from flags, environment, a file and defaults.
+
+A knob has one name in three spellings: the flag `--queue-limit`, the environment's `H3_QUEUE_LIMIT`, and the same word
+on a `H3_QUEUE_LIMIT=8` line of the file that `--config` or `H3_CONFIG` names (the `h3.env` that `synth` writes). Flags
+win over the environment, which wins over the file, which wins over the defaults of service-contract "Settings".
+
+Everything wrong with them is one `SettingsError` whose offences carry the environment's spelling. The command line
+feeds this module; `api`, `jobs` and `engine` read the result. No other module reads the environment.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic.fields import FieldInfo
+from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from h3runtime.errors import Offence, SettingsError
+
+PREFIX = "H3_"
+CONFIG_VARIABLE = "H3_CONFIG"
+NOT_KNOBS = frozenset({CONFIG_VARIABLE, "H3_FIXTURES"})
+"""Names with our prefix that are no settings: the file itself, and the folder of fixtures that the tests read."""
+
+MIB, GIB = 2**20, 2**30
+CANVAS_STEP = 32
+FRAME_STEP, SHORTEST = 17, 5
+"""A clip has 17n+5 frames (dit-contract §6)."""
+TRAINED_TILE = 256
+"""Pixels; the decoder was trained on tiles of this size (conditioning contract §4.5)."""
+TRAINED_AREA, TRAINED_FRAMES = 1344 * 768, 362
+"""Largest canvas and longest clip the model was trained on (conditioning contract §3.1)."""
+
+
+def _device(value: str) -> str:
+    if re.fullmatch(r"auto|cpu|cuda(:\d{1,3})?", value):
+        return value
+    raise PydanticCustomError("device", "{value} is no device", {"value": value, "legal": "auto, cpu, cuda or cuda:N"})
+
+
+def _vae_dtype(value: Any) -> Any:
+    if value in ("bfloat16", "bf16"):
+        why = "bfloat16 is refused: the video decoder loses visible detail in it"
+        raise PydanticCustomError("vae_dtype", why, {"legal": "float16, float32"})
+    return value
+
+
+def _shapes(value: Any) -> Any:
+    """`64x64x5, 960x544x124` -> ((64, 64, 5), (960, 544, 124)); an empty text is no shapes."""
+    if not isinstance(value, str):
+        return value
+    return tuple(_shape(item.strip()) for item in value.split(",") if item.strip())
+
+
+def _shape(text: str) -> tuple[int, int, int]:
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", text)
+    width, height, frames = (int(number) for number in match.groups()) if match else (0, 0, 0)
+    sides_fit = min(width, height) >= 2 * CANVAS_STEP and width % CANVAS_STEP == 0 and height % CANVAS_STEP == 0
+    if not sides_fit or frames < SHORTEST or frames % FRAME_STEP != SHORTEST:
+        legal = "WIDTHxHEIGHTxFRAMES, comma-separated; sides multiples of 32 from 64, frames 17n+5"
+        raise PydanticCustomError("shape", "{text} is no shape", {"text": text, "legal": legal})
+    return width, height, frames
+
+
+def _whole_path(value: Path) -> Path:
+    return value.expanduser().absolute()
+
+
+FilePath = Annotated[Path, AfterValidator(_whole_path)]
+Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
+Bytes = Annotated[int, Field(ge=1)]
+
+
+class Settings(BaseSettings):
+    """Judged and frozen. Sizes in bytes, times in seconds, paths absolute."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
+    port: int = Field(8001, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one.")
+    data_dir: FilePath = Field(
+        default_factory=lambda: default_data_dir(), description="Uploads, scraps and outputs live below it."
+    )
+    output_root: FilePath = Field(
+        default_factory=lambda data: data["data_dir"] / "outputs" if "data_dir" in data else Path(),
+        description="Folder of the finished clips. Default: outputs below the data folder.",
+    )
+    media_root: FilePath | None = Field(
+        None, description="Folder that requests may name media in by relative path. Default: no such requests."
+    )
+    queue_limit: int = Field(16, ge=1, le=100_000, description="Jobs that may wait; one more is refused.")
+    max_json_bytes: Bytes = Field(32 * MIB, description="Largest JSON body, in bytes.")
+    max_upload_bytes: Bytes = Field(512 * MIB, description="Largest multipart body, in bytes.")
+    disk_floor_bytes: int = Field(2 * GIB, ge=0, description="Free bytes below which no job is taken.")
+    max_area: int = Field(
+        TRAINED_AREA, ge=(2 * CANVAS_STEP) ** 2, description="Largest canvas, in pixels; above 1032192 is untrained."
+    )
+    max_frames: int = Field(
+        TRAINED_FRAMES, ge=SHORTEST, le=100_000, description="Longest clip, in frames; above 362 is untrained."
+    )
+    drain_seconds: float = Field(
+        30, ge=0, le=86_400, allow_inf_nan=False, description="How long a running job may go on after SIGTERM."
+    )
+    timeout_conditioning: Seconds = Field(300, description="Longest silence of the conditioning stage, in seconds.")
+    timeout_step: Seconds = Field(600, description="Longest sampler step, in seconds.")
+    timeout_decode: Seconds = Field(300, description="Longest silence of a decode stage, in seconds.")
+    timeout_mux: Seconds = Field(60, description="Longest silence of the encoder, in seconds.")
+    log_file: FilePath | None = Field(None, description="File that gets the log lines too, rotated.")
+    model_path: FilePath | None = Field(None, description="Transformer checkpoint. Default: the embedded one.")
+    text_encoder_path: FilePath | None = Field(None, description="Text encoder checkpoint. Default: the embedded one.")
+    video_vae_path: FilePath | None = Field(None, description="Video VAE checkpoint. Default: the embedded one.")
+    audio_vae_path: FilePath | None = Field(None, description="Audio VAE checkpoint. Default: the embedded one.")
+    tokenizer_path: FilePath | None = Field(None, description="Folder of the tokenizer. Default: the embedded one.")
+    device: Annotated[str, AfterValidator(_device)] = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    attention: str = Field("auto", min_length=1, description="Attention backend; auto chooses one and says why.")
+    linear: str = Field("auto", min_length=1, description="Linear backend; auto chooses one and says why.")
+    warmup_shapes: Annotated[tuple[tuple[int, int, int], ...], NoDecode, BeforeValidator(_shapes)] = Field(
+        ((64, 64, 5),), description="WIDTHxHEIGHTxFRAMES that are run before the server is ready, comma-separated."
+    )
+    vae_dtype: Annotated[Literal["float16", "float32"], BeforeValidator(_vae_dtype)] = Field(
+        "float16", description="Number format of the video VAE: float16 or float32."
+    )
+    vae_tile_size: int = Field(
+        TRAINED_TILE, ge=64, le=4096, multiple_of=16, description="Decoder tile in pixels; only 256 was trained."
+    )
+    vae_tile_force: bool = Field(False, description="Allow another tile size, with a warning in every job.")
+    vae_blend: Literal["blended", "raw"] = Field("blended", description="How tile seams are joined: blended or raw.")
+    prompt_cache_bytes: int = Field(256 * MIB, ge=0, description="Encoded prompts kept in memory, in bytes.")
+
+    @model_validator(mode="after")
+    def _tile_is_trained(self) -> Settings:
+        if self.vae_tile_size != TRAINED_TILE and not self.vae_tile_force:
+            raise PydanticCustomError(
+                "vae_tile_size",
+                "{size} is not the size the decoder was trained on and shows a grid",
+                {"size": self.vae_tile_size, "field": "vae_tile_size", "legal": "256; others need H3_VAE_TILE_FORCE=1"},
+            )
+        return self
+
+
+def resolve(flags: Mapping[str, Any] | None = None, config: Path | None = None) -> Settings:
+    """The settings of this process. `SettingsError` lists every unknown name and every illegal value.
+
+    flags: by field name; None and absent are the same (the form `vars()` of parsed arguments has; others are ignored).
+    config: the file; by default what `H3_CONFIG` names, if anything.
+    """
+    file = config or (Path(os.environ[CONFIG_VARIABLE]) if os.environ.get(CONFIG_VARIABLE) else None)
+    if file is not None and not file.is_file():
+        raise _settings_error([Offence(CONFIG_VARIABLE, f"{file} is no file", "a file of H3_NAME=VALUE lines")])
+    sources: dict[str, Any] = {"_env_file": file}
+    sources |= {name: v for name, v in (flags or {}).items() if name in Settings.model_fields and v is not None}
+    # The environment's source takes what it knows and skips the rest, so a misspelt name is ours to find.
+    offences = [_unknown(name) for name in os.environ if name.startswith(PREFIX) and not _is_known(name)]
+    try:
+        settings = Settings(**sources)
+    except ValidationError as error:
+        raise _settings_error(offences + _offences(error)) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise _settings_error([*offences, Offence(CONFIG_VARIABLE, f"{file} can't be read: {error}")]) from None
+    if offences:
+        raise _settings_error(offences)
+    return settings
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """One flag per knob, `--config` for the file. Unset flags parse as None, so that lower sources show through."""
+    parser.add_argument("--config", type=Path, metavar="FILE", help=f"File of H3_NAME=VALUE lines ({CONFIG_VARIABLE}).")
+    for name, field in Settings.model_fields.items():
+        help_text = f"{field.description} {_default_text(field)}[{variable(name)}]".replace("%", "%%")
+        if field.annotation is bool:
+            parser.add_argument(flag(name), action=argparse.BooleanOptionalAction, default=None, help=help_text)
+        else:
+            parser.add_argument(flag(name), metavar="VALUE", default=None, help=help_text)
+
+
+def variable(field: str) -> str:
+    """`queue_limit` -> `H3_QUEUE_LIMIT`."""
+    return PREFIX + field.upper()
+
+
+def flag(field: str) -> str:
+    """`queue_limit` -> `--queue-limit`."""
+    return "--" + field.replace("_", "-")
+
+
+def default_data_dir() -> Path:
+    """Per user: below `XDG_DATA_HOME`, else below `~/.local/share` (XDG base directory specification)."""
+    home = os.environ.get("XDG_DATA_HOME", "")
+    base = Path(home) if home.startswith("/") else Path.home() / ".local" / "share"
+    return base / "h3runtime"
+
+
+def default_cache_dir() -> Path:
+    """Per user, for what can be made again (kernels, synthesised checkpoints): `XDG_CACHE_HOME`, else `~/.cache`."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(home) if home.startswith("/") else Path.home() / ".cache"
+    return base / "h3runtime"
+
+
+def _is_known(name: str) -> bool:
+    return name in NOT_KNOBS or name[len(PREFIX) :].lower() in Settings.model_fields
+
+
+def _unknown(name: str) -> Offence:
+    known = [variable(field) for field in Settings.model_fields]
+    near = difflib.get_close_matches(name.upper(), known, n=1)
+    return Offence(name, "unknown setting" + (f"; did you mean {near[0]}?" if near else ""), ", ".join(known))
+
+
+def _offences(error: ValidationError) -> list[Offence]:
+    return [
+        _offence(item, str(item["loc"][0] if item["loc"] else ""), item.get("ctx", {}))
+        for item in error.errors(include_url=False)
+        # The folder of outputs isn't looked at while another knob is wrong; that is no fault of its own.
+        if item["type"] != "default_factory_not_called"
+    ]
+
+
+def _offence(item: ErrorDetails, field: str, context: Mapping[str, Any]) -> Offence:
+    if item["type"] == "extra_forbidden":
+        return _unknown(field.upper())
+    # Our own messages name the value; the library's don't.
+    message = item["msg"] if context.get("legal") else f"{item['input']!r:.80}: {item['msg']}"
+    return Offence(variable(str(context.get("field", field))), message, str(context.get("legal", "")))
+
+
+def _settings_error(offences: list[Offence]) -> SettingsError:
+    told = [f"{o.field}: {o.message}" + (f" (legal: {o.legal})" if 0 < len(o.legal) < 200 else "") for o in offences]
+    return SettingsError("; ".join(told), offences)
+
+
+def _default_text(field: FieldInfo) -> str:
+    if field.default_factory is not None or field.default is None:
+        return ""
+    if isinstance(field.default, tuple):
+        return f"Default: {','.join('x'.join(map(str, shape)) for shape in field.default)}. "
+    return f"Default: {field.default}. "
