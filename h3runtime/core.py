@@ -34,6 +34,9 @@ SAMPLE_RATE = 32_000
 SAMPLES_PER_LATENT = 800
 """Audio samples one audio latent stands for: 2*4*4*5*5 (conditioning contract §5.1)."""
 
+LATENTS_SUFFIX = ".latents.safetensors"
+"""`cat.mp4` with `save_latents` also writes `cat.mp4.latents.safetensors` (service-contract)."""
+
 
 class Task(StrEnum):
     """What is asked of the model; the input media decide it (conditioning contract §3)."""
@@ -243,6 +246,7 @@ class GenerateSpec:
     attention: str | None = None
     linear: str | None = None
     encode: EncodeSettings = EncodeSettings()
+    overwrite: bool = False
     save_latents: bool = False
     diagnostics: bool = False
     diagnostic_latents: bool = False

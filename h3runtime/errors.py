@@ -9,6 +9,7 @@
     ├── MethodNotAllowed             405 method_not_allowed
     ├── NotFinished                  409 not_finished         a job's content was asked for before it is there
     ├── OutputExists                 409 output_exists
+    ├── OutputExpired                410 output_expired
     ├── BodyTooLarge                 413 body_too_large
     ├── UnsupportedMediaType         415 media_type
     ├── InternalError                500 internal             our bug; carries no detail of it
@@ -95,6 +96,10 @@ class NotFinished(H3Error):
 
 class OutputExists(H3Error):
     code, status, title = "output_exists", 409, "The output exists"
+
+
+class OutputExpired(H3Error):
+    code, status, title = "output_expired", 410, "The output is gone"
 
 
 class BodyTooLarge(H3Error):

@@ -1,0 +1,425 @@
+"""The engine process from outside: start it, feed it one job at a time, judge its health, end it.
+
+One thread owns the pipe and everything about the process; other threads leave a wish (stop, drain) and ring. `api`
+reads `state`, one frozen value that is replaced whole. Policy:
+
+    silence    a process whose heartbeat stops, or a stage without progress within its limit, is killed with all that
+               it started; the job fails with `timeout`
+    death      the running job fails with `engine_dead`; the process is started again while the budget lasts, and jobs
+               that wait stay in line; beyond the budget, or when it can't load, `dead` for good, and they fail too
+    drain      no new jobs; the running one may finish within its time, is then asked to stop, and at last killed
+
+The engine is named by a dotted string, so this side never imports it (architecture.md, The seams).
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import structlog
+
+from h3runtime.core import EngineFacts, Progress
+from h3runtime.errors import EngineDead, H3Error, Interrupted, JobCancelled, JobError, JobTimeout
+from h3runtime.jobs.child import run_engine
+from h3runtime.jobs.messages import (
+    Advanced,
+    Compute,
+    Failed,
+    FromEngine,
+    Leave,
+    Loaded,
+    LoadFailed,
+    Made,
+    Stop,
+    ToEngine,
+)
+from h3runtime.jobs.processes import end_family
+from h3runtime.jobs.queue import JobQueue
+from h3runtime.settings import Settings
+
+log = structlog.get_logger("h3runtime.supervisor")
+
+LOOK_SECONDS = 0.25
+"""How often deadlines are looked at when nothing arrives."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRecipe:
+    """`factory(*arguments)` in a fresh interpreter makes a `core.Engine`. factory: `package.module:function`."""
+
+    factory: str
+    arguments: tuple[Any, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Seconds of silence that are allowed, and how often a process may be started again.
+
+    stages: by `Progress.stage`; until a job's first sign of life the limit of `conditioning` holds.
+    heartbeat: the child beats once a second, but a native call that keeps the interpreter locked delays it.
+    restarts: within `restart_window` seconds. stop_grace: from a request to stop until the kill. leave_grace: to close.
+    """
+
+    stages: Mapping[str, float] = field(default_factory=dict)
+    heartbeat: float = 60.0
+    restarts: int = 3
+    restart_window: float = 600.0
+    stop_grace: float = 4.0
+    leave_grace: float = 3.0
+
+    @classmethod
+    def from_settings(cls, settings: Settings) -> Limits:
+        return cls(
+            {
+                "conditioning": settings.timeout_conditioning,
+                "sampling": settings.timeout_step,
+                "video_decode": settings.timeout_decode,
+                "audio_decode": settings.timeout_decode,
+                "mux": settings.timeout_mux,
+            }
+        )
+
+    def of_stage(self, stage: str) -> float | None:
+        return self.stages.get(stage, self.stages.get("conditioning"))
+
+
+class EngineStatus(StrEnum):
+    """What `/ready` says, but for a full disk, which is no matter of the engine."""
+
+    LOADING = "loading"
+    WARMING = "warming"
+    READY = "ready"
+    DRAINING = "draining"
+    RESTARTING = "restarting"
+    DEAD = "dead"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineState:
+    """The engine as seen from outside. facts: of the last successful load. reason: why it isn't ready."""
+
+    status: EngineStatus = EngineStatus.LOADING
+    stage: str = "starting"
+    fraction: float = 0.0
+    reason: str = ""
+    facts: EngineFacts | None = None
+    cold_start_seconds: float | None = None
+    restarts: int = 0
+
+
+class Supervisor:
+    """Keeps one engine process alive and busy. `start` returns at once; `drain` and `close` wait."""
+
+    def __init__(self, recipe: EngineRecipe, queue: JobQueue, limits: Limits) -> None:
+        self._recipe = recipe
+        self._queue = queue
+        self._limits = limits
+        self._changing = threading.Lock()
+        self._state = EngineState()
+        self._ears, self._bell = multiprocessing.Pipe(duplex=False)
+        self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
+        self._deaths: deque[float] = deque()
+        self._began = time.monotonic()
+        self._leaving = threading.Event()
+        self._job: _Running | None = None
+        self._jobs_since_start = 0
+        self._process: _EngineProcess | None = None
+        self.on_loaded: Callable[[EngineFacts], None] = lambda _: None
+        queue.on_waiting = self.ring
+
+    @property
+    def state(self) -> EngineState:
+        return self._state
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process; None while there is none."""
+        return self._process.pid if self._process else None
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def ring(self) -> None:
+        """Wake the supervisor's thread: something has changed. From any thread."""
+        with suppress(OSError):
+            self._bell.send_bytes(b"!")
+
+    def cancel(self, job_id: str) -> None:
+        """A waiting job ends at once; a running one at its next step. Of no effect after the end."""
+        if self._queue.cancel(job_id):
+            self._wish_stop(JobCancelled("cancelled by request"))
+
+    def drain(self, seconds: float) -> None:
+        """Refuse new work, give the running job `seconds` to finish, then stop it and end the process."""
+        self._set(status=EngineStatus.DRAINING, reason="the server is shutting down")
+        self._queue.close()
+        if not self._queue.wait_until_idle(seconds):
+            self._wish_stop(Interrupted("the server shut down before the job was done"))
+            self._queue.wait_until_idle(self._limits.stop_grace + 2 * LOOK_SECONDS)
+        self.close()
+
+    def close(self) -> None:
+        """End the process, gently if it listens. Waits until it is gone."""
+        self._leaving.set()
+        self.ring()
+        if self._thread.is_alive():
+            self._thread.join(self._limits.leave_grace + 2.0)
+
+    def kill(self) -> None:
+        """End the process now, from any thread or a signal handler."""
+        self._leaving.set()
+        if self._process is not None:
+            self._process.kill()
+
+    # Everything below runs in the supervisor's own thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._leaving.is_set() and self._state.status is not EngineStatus.DEAD:
+                self._live_once()
+            self._serve_the_dead()
+        finally:
+            if self._job is not None:
+                self._queue.failed(self._job.job_id, Interrupted("the server shut down before the job was done"))
+            self._queue.close()
+
+    def _live_once(self) -> None:
+        """One process from its start to its end, whatever that is."""
+        self._process = _EngineProcess(self._recipe)
+        try:
+            why = self._converse(self._process)
+        except Exception as error:
+            # Our own bug must not leave the queue without an owner.
+            log.error("supervisor_bug", exc_info=error)
+            why = EngineDead("the supervisor met an internal error")
+        listens = self._leaving.is_set() and self._process.loaded and self._job is None
+        self._process.leave(self._limits.leave_grace if listens else 0.0)
+        if why is not None:
+            self._bury(why)
+
+    def _serve_the_dead(self) -> None:
+        """A dead engine's server stays up to say why; whatever slips into the queue fails at once."""
+        while not self._leaving.is_set():
+            self._queue.fail_waiting(EngineDead(f"the engine is dead: {self._state.reason}"))
+            self._sleep([], None)
+
+    def _converse(self, process: _EngineProcess) -> H3Error | None:
+        """Until the process is of no more use. Returns why, or None for a wanted end or one already dealt with."""
+        while not self._leaving.is_set():
+            self._hand_out(process)
+            if self._sleep([process.connection], LOOK_SECONDS):
+                message = process.receive()
+                if message is None:
+                    return EngineDead(f"the engine process {process.how_it_ended()}")
+                if (end := self._hear(message)) is not None:
+                    return end
+            if (late := self._overdue(process)) is not None:
+                return late
+        return None
+
+    def _sleep(self, connections: list[Connection], seconds: float | None) -> bool:
+        """True if a message waits on one of `connections`; the bell only wakes."""
+        ready = wait([self._ears, *connections], seconds)
+        if self._ears in ready:
+            while self._ears.poll():
+                self._ears.recv_bytes()
+        return any(connection in ready for connection in connections)
+
+    def _hand_out(self, process: _EngineProcess) -> None:
+        job = self._job
+        if job is not None:
+            if job.stop_wish is not None and job.stop_sent is None:
+                process.send(Stop(job.job_id))
+                job.stop_sent = time.monotonic()
+            return
+        facts = self._state.facts
+        if not process.loaded or facts is None:
+            return
+        if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
+            self._jobs_since_start += 1
+            self._job = _Running(taken.id)
+            process.send(Compute(taken.spec))
+
+    def _hear(self, message: FromEngine) -> H3Error | None:
+        """React to one message. Returns an error if the process must go."""
+        match message:
+            case Advanced(None, progress):
+                self._loading(progress)
+            case Advanced(job_id, progress) if self._job is not None and job_id == self._job.job_id:
+                self._job.advance(progress)
+                self._queue.progressed(job_id, progress)
+            case Loaded(facts):
+                self._loaded(facts)
+            case LoadFailed(error):
+                self._die(reason_of(error))
+                return error
+            case Made(job_id, clip):
+                self._job = None
+                self._queue.succeeded(job_id, clip)
+            case Failed(job_id, error):
+                return self._failed(job_id, error)
+        return None
+
+    def _failed(self, job_id: str, error: H3Error) -> H3Error | None:
+        if isinstance(error, EngineDead):
+            return error
+        job, self._job = self._job, None
+        if isinstance(error, JobCancelled) and job is not None and job.stop_wish is not None:
+            error = job.stop_wish
+        elif isinstance(error, JobError) and error.stage is None and job is not None:
+            error.stage, error.step = job.stage or None, job.step
+        self._queue.failed(job_id, error)
+        return None
+
+    def _loading(self, progress: Progress) -> None:
+        self._set(stage=progress.stage, fraction=max(progress.fraction, self._state.fraction))
+        if self._state.status is EngineStatus.LOADING and progress.stage == "warming":
+            self._set(status=EngineStatus.WARMING)
+
+    def _loaded(self, facts: EngineFacts) -> None:
+        assert self._process is not None
+        self._process.loaded = True
+        self._jobs_since_start = 0
+        cold = self._state.cold_start_seconds or time.monotonic() - self._began
+        self._set(facts=facts, stage="ready", fraction=1.0, cold_start_seconds=cold)
+        self._set_unless_draining(EngineStatus.READY, "")
+        self.on_loaded(facts)
+        log.info("engine_ready", device=facts.device, cold_start_seconds=cold)
+
+    def _overdue(self, process: _EngineProcess) -> H3Error | None:
+        now = time.monotonic()
+        job = self._job
+        if job is not None and job.stop_sent is not None and now - job.stop_sent > self._limits.stop_grace:
+            # It doesn't react to being asked, so whoever wanted it stopped gets it stopped.
+            return job.stop_wish
+        if job is not None and (limit := self._limits.of_stage(job.stage)) is not None and now - job.moved > limit:
+            where = f"the stage {job.stage or 'conditioning'} made no progress for {limit:g} s"
+            return JobTimeout(where, stage=job.stage or "conditioning", step=job.step)
+        if now - process.heard > self._limits.heartbeat:
+            return EngineDead(f"the engine process gave no sign of life for {self._limits.heartbeat:g} s")
+        return None
+
+    def _bury(self, why: H3Error) -> None:
+        """Settle the running job, then decide whether another process may be started."""
+        log.error("engine_died", reason=why.message, code=why.code)
+        if (job := self._job) is not None:
+            self._job = None
+            if isinstance(why, EngineDead):
+                why = EngineDead(why.message, stage=job.stage or None, step=job.step)
+            self._queue.failed(job.job_id, why)
+        if self._state.status is EngineStatus.DEAD or self._leaving.is_set():
+            return
+        now = time.monotonic()
+        self._deaths.append(now)
+        while self._deaths and now - self._deaths[0] > self._limits.restart_window:
+            self._deaths.popleft()
+        if len(self._deaths) > self._limits.restarts:
+            self._die(f"{why.message}; it has died {len(self._deaths)} times in {self._limits.restart_window:g} s")
+            return
+        self._set(stage="starting", fraction=0.0, restarts=self._state.restarts + 1)
+        self._set_unless_draining(EngineStatus.RESTARTING, why.message)
+
+    def _die(self, reason: str) -> None:
+        log.error("engine_dead", reason=reason)
+        self._set(status=EngineStatus.DEAD, reason=reason)
+
+    def _set_unless_draining(self, status: EngineStatus, reason: str) -> None:
+        if not self._queue.closed:
+            self._set(status=status, reason=reason)
+
+    def _set(self, **changes: Any) -> None:
+        with self._changing:
+            self._state = replace(self._state, **changes)
+
+    def _wish_stop(self, wish: H3Error) -> None:
+        if (job := self._job) is not None and job.stop_wish is None:
+            job.stop_wish = wish
+            self.ring()
+
+
+def reason_of(error: H3Error) -> str:
+    """The message, with every offender that it doesn't name itself: `/ready` must tell which tensors are at fault."""
+    told = [f"{o.field}: {o.message}" for o in error.offences if o.field not in error.message]
+    return "; ".join([error.message, *told])
+
+
+class _Running:
+    """The job the engine has: where it is, when it last moved, and whether somebody wants it stopped."""
+
+    def __init__(self, job_id: str) -> None:
+        self.job_id = job_id
+        self.stage = ""
+        self.step: int | None = None
+        self.moved = time.monotonic()
+        self.stop_wish: H3Error | None = None
+        self.stop_sent: float | None = None
+
+    def advance(self, progress: Progress) -> None:
+        self.stage, self.step, self.moved = progress.stage, progress.step, time.monotonic()
+
+
+class _EngineProcess:
+    """One spawned interpreter and our end of its pipe."""
+
+    def __init__(self, recipe: EngineRecipe) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, theirs = context.Pipe()
+        arguments = (theirs, recipe.factory, recipe.arguments)
+        # No daemon: an engine may start processes of its own. It ends when the pipe closes, so nothing is left behind.
+        self._process = context.Process(target=run_engine, args=arguments, name="h3runtime-engine")
+        self._process.start()
+        theirs.close()
+        self.loaded = False
+        self.heard = time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    def send(self, message: ToEngine) -> None:
+        # A process that has just died says so on the reading side.
+        with suppress(OSError):
+            self.connection.send(message)
+
+    def receive(self) -> FromEngine | None:
+        """The next message; None if the process is gone, or sent what can't be read."""
+        try:
+            message: FromEngine = self.connection.recv()
+        except Exception as error:
+            if not isinstance(error, EOFError | ConnectionError):
+                log.error("engine_message_unreadable", exc_info=error)
+            return None
+        self.heard = time.monotonic()
+        return message
+
+    def how_it_ended(self) -> str:
+        self._process.join(1.0)
+        code = self._process.exitcode
+        if code is None:
+            return "closed its pipe"
+        if code < 0:
+            return f"was killed by {signal.Signals(-code).name}"
+        return f"ended with code {code}"
+
+    def leave(self, seconds: float) -> None:
+        """Ask it to close, wait so long, then make sure that neither it nor anything it started is left."""
+        if seconds > 0:
+            self.send(Leave())
+            self._process.join(seconds)
+        end_family(self.pid)
+        self._process.join(2.0)
+        self.connection.close()
+
+    def kill(self) -> None:
+        end_family(self.pid)
