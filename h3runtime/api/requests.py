@@ -1,0 +1,72 @@
+"""Around every request: an id, a log line, a count, and an answer even where our own code failed.
+
+Pure ASGI, outside the framework's own error handling, so that nothing goes out without an id. A client's
+`X-Request-ID` is taken over if it is a plain word, else we make one.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+
+import structlog
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from ulid import ULID
+
+from h3runtime.api.problems import problem
+from h3runtime.errors import InternalError
+from h3runtime.observe.metrics import Metrics
+
+HEADER = "x-request-id"
+QUIET = frozenset({"/live", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready"})
+"""Probes come every few seconds; their log lines would hide the rest."""
+NO_ROUTE = "unmatched"
+
+log = structlog.get_logger("h3runtime.http")
+
+
+class Requests:
+    """Wraps the app; see the module."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = _request_id(Headers(scope=scope).get(HEADER, ""))
+        scope.setdefault("state", {})["request_id"] = request_id
+        began, status = time.monotonic(), 0
+
+        async def tagged(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                MutableHeaders(scope=message)[HEADER] = request_id
+            await send(message)
+
+        with structlog.contextvars.bound_contextvars(request_id=request_id):
+            try:
+                await self._app(scope, receive, tagged)
+            except Exception as error:
+                log.error("http_error", path=scope["path"], exc_info=error)
+                if status == 0:
+                    answer = problem(InternalError("the server met an internal error"), request_id)
+                    await answer(scope, receive, tagged)
+            finally:
+                self._told(scope, status, time.monotonic() - began)
+
+    def _told(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", NO_ROUTE)
+        self._metrics.request_answered(scope["method"] if route != NO_ROUTE else "any", route, status)
+        if scope["path"] not in QUIET:
+            log.info(
+                "http_request", method=scope["method"], route=route, status=status, duration_ms=round(seconds * 1000, 1)
+            )
+
+
+def _request_id(given: str) -> str:
+    return given if re.fullmatch(r"[A-Za-z0-9._-]{1,64}", given) else str(ULID())

@@ -1,0 +1,132 @@
+"""`serve`: the service on a socket until a signal ends it.
+
+The first SIGTERM or SIGINT drains: `/ready` says so and new work is refused while the listener still answers, the
+running job may finish within `H3_DRAIN_SECONDS`, then the engine and the listener go and the exit code is 0. A second
+one ends everything at once. uvicorn is run in this process with one worker: two would load the weights twice.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import threading
+from types import FrameType
+
+import structlog
+import uvicorn
+
+from h3runtime import __version__
+from h3runtime.api.app import create_app
+from h3runtime.api.service import Service
+from h3runtime.errors import Offence, SettingsError
+from h3runtime.jobs.supervisor import EngineRecipe
+from h3runtime.observe import logs
+from h3runtime.settings import Settings
+
+ENGINE = "h3runtime.engine:create"
+"""Called in the engine process as `create(settings, threads)`. Named, not imported: no torch in this process."""
+CLOSE_SECONDS = 3
+"""What open connections get to finish once everything else has ended. Without a limit one stream blocks the exit."""
+BACKLOG = 128
+
+log = structlog.get_logger("h3runtime.serve")
+
+
+def serve(settings: Settings, factory: str = ENGINE) -> int:
+    """Serve until a signal; the exit code. `SettingsError` if the address or the data folder can't be used.
+
+    factory: `package.module:function` of the engine; it gets the settings and how many threads it may use.
+    """
+    _configure_logs(settings)
+    listener = _listen(settings.host, settings.port)
+    with listener:
+        service = Service(settings, EngineRecipe(factory, (settings, engine_threads())))
+        try:
+            _Server(service).run(sockets=[listener])
+        finally:
+            service.supervisor.kill()
+            service.close()
+    log.info("stopped")
+    return 0
+
+
+def _configure_logs(settings: Settings) -> None:
+    try:
+        logs.configure("stdout", file=settings.log_file)
+    except OSError as error:
+        message = f"the log file {settings.log_file} can't be opened: {error.strerror or error}"
+        raise SettingsError(
+            message, [Offence("H3_LOG_FILE", message, "a file in a folder that can be written to")]
+        ) from error
+
+
+def engine_threads() -> int:
+    """Cores that this process may use, less one for answering, where there are two (architecture.md, The seams)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, cores - 1)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with our way of ending: it closes its listener only after the drain."""
+
+    def __init__(self, service: Service) -> None:
+        config = uvicorn.Config(
+            create_app(service),
+            http="h11",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=CLOSE_SECONDS,
+        )
+        super().__init__(config)
+        self._service = service
+        self._drain: threading.Thread | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen first, so that the health of a loading engine can be asked for; signals are ours by now."""
+        await super().startup(sockets)
+        for listener in sockets or []:
+            host, port = listener.getsockname()[:2]
+            log.info("listening", url=f"http://{host}:{port}", version=__version__, pid=os.getpid())
+        self._service.start()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the library's signature
+        if self._drain is not None:
+            self._service.supervisor.kill()
+            os._exit(128 + sig)
+        self._drain = threading.Thread(target=self._leave, args=(sig,), name="drain", daemon=True)
+        self._drain.start()
+
+    def _leave(self, sig: int) -> None:
+        log.info("draining", signal=signal.Signals(sig).name, seconds=self._service.settings.drain_seconds)
+        try:
+            self._service.supervisor.drain(self._service.settings.drain_seconds)
+        finally:
+            self.should_exit = True
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise _unusable(host, port, error) from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise _unusable(host, port, error) from error
+    return listener
+
+
+def _unusable(host: str, port: int, error: OSError) -> SettingsError:
+    message = f"can't listen on {host}:{port}: {error.strerror or error}"
+    return SettingsError(message, [Offence("H3_PORT", message, "a free port on an address of this machine")])

@@ -1,0 +1,102 @@
+"""A service on a real socket, in a thread of the test process, with the fake engine in a process of its own."""
+
+from __future__ import annotations
+
+import io
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import uvicorn
+from PIL import Image
+
+from h3runtime.api.app import create_app
+from h3runtime.api.service import Service
+from h3runtime.jobs.supervisor import EngineRecipe, EngineStatus, Limits
+from h3runtime.settings import Settings
+
+PATIENCE = 30.0
+SMALL = {"prompt": "x", "width": 64, "height": 64, "frames": 5, "steps": 2}
+
+
+@dataclass(frozen=True)
+class Running:
+    service: Service
+    client: httpx2.Client
+    url: str
+
+    def post(self, body: Any = None, **options: Any) -> httpx2.Response:
+        if body is not None:
+            options["json"] = body
+        return self.client.post("/generate", **options)
+
+    def offenders(self, body: dict[str, Any]) -> dict[str, dict[str, str]]:
+        """The errors of a refused request by field."""
+        answer = self.post(body)
+        assert answer.status_code == 422, answer.text
+        return {error["field"]: error for error in answer.json()["errors"]}
+
+    def submit(self, **fields: Any) -> str:
+        answer = self.client.post("/generate", json={**SMALL, **fields}, headers={"Prefer": "respond-async"})
+        assert answer.status_code == 202, answer.text
+        return str(answer.json()["id"])
+
+    def job(self, job_id: str) -> dict[str, Any]:
+        return dict(self.client.get(f"/jobs/{job_id}").json())
+
+    def wait(self, job_id: str, *statuses: str) -> dict[str, Any]:
+        """The job once it has one of the statuses (by default, once it has ended)."""
+        wanted = statuses or ("succeeded", "failed", "cancelled")
+        until = time.monotonic() + PATIENCE
+        while (job := self.job(job_id))["status"] not in wanted:
+            assert time.monotonic() < until, job
+            time.sleep(0.01)
+        return job
+
+    def wait_ready(self, *statuses: str) -> dict[str, Any]:
+        until = time.monotonic() + PATIENCE
+        while (state := self.client.get("/ready").json())["status"] not in (statuses or ("ready",)):
+            assert time.monotonic() < until, state
+            time.sleep(0.01)
+        return dict(state)
+
+
+@contextmanager
+def running(
+    folder: Path, engine: tuple[Any, ...] = (), limits: Limits | None = None, ready: bool = True, **settings: Any
+) -> Iterator[Running]:
+    service = Service(
+        Settings(**{"data_dir": folder, "disk_floor_bytes": 0} | settings),
+        EngineRecipe("tests.fake_engine:create", engine),
+        limits,
+    )
+    config = uvicorn.Config(create_app(service), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        service.start()
+        while not server.started:
+            time.sleep(0.005)
+        url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+        with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
+            found = Running(service, client, url)
+            if ready:
+                found.wait_ready("ready", "dead")
+                assert service.state.status is EngineStatus.READY, service.state
+            yield found
+    finally:
+        server.should_exit = True
+        service.close()
+        thread.join()
+
+
+def picture(width: int, height: int, kind: str = "PNG", mode: str = "RGB", **options: Any) -> bytes:
+    file = io.BytesIO()
+    Image.new(mode, (width, height)).save(file, kind, **options)
+    return file.getvalue()

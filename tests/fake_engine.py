@@ -1,0 +1,148 @@
+"""An engine without a model: it walks through the stages at a chosen pace and writes a small real file.
+
+A request steers it by words in its prompt, `word` or `word=value`, so that one running engine can play every part:
+
+    step_seconds=0.05      how long each sampler step takes
+    fail_at=STAGE          raise EncoderFailed there; `bug_at` a plain exception, `full_at` an ENOSPC
+    die_at=STAGE           exit the process; `segfault_at` kills it by a signal
+    hang_at=STAGE          sleep for ever, deaf to stops; `orphan_at` also leaves a child process behind
+    warn                   one warning in the clip
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import signal
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from h3runtime.core import (
+    BackendChoice,
+    Check,
+    Clip,
+    ComponentFacts,
+    EngineFacts,
+    GenerateSpec,
+    OnProgress,
+    Progress,
+    ShouldStop,
+)
+from h3runtime.errors import CheckpointError, EncoderFailed, EngineDead, JobCancelled, Offence
+
+FOREVER = 3600.0
+
+
+@dataclass
+class FakeEngine:
+    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `die` or none; journal: a file of what it did."""
+
+    load_seconds: float = 0.0
+    load_fault: str = ""
+    journal: Path | None = None
+    done: int = field(default=0, init=False)
+
+    def load(self, on_progress: OnProgress) -> None:
+        self._note("load")
+        on_progress(Progress("loading", 0, 2, 0.1))
+        time.sleep(self.load_seconds)
+        if self.load_fault == "checkpoint":
+            offences = [Offence("blocks.0.attn.qkv_proj.weight", "is missing"), Offence("x.weight", "has shape [1]")]
+            raise CheckpointError("dit.safetensors can't be loaded", offences)
+        if self.load_fault == "bug":
+            raise RuntimeError("a bug")
+        if self.load_fault == "die":
+            os._exit(7)
+        on_progress(Progress("warming", 1, 2, 0.8))
+        time.sleep(self.load_seconds)
+
+    def facts(self) -> EngineFacts:
+        attention = BackendChoice("sdpa", "auto: fits", ("sdpa", "exact"), {"sdpa": "reference"}, {"sage2": "no GPU"})
+        linear = BackendChoice("dequant", "auto: fits", ("dequant",), {"dequant": "reference"}, {})
+        part = ComponentFacts("transformer", "dit.safetensors", "ab" * 32, "nvfp4", 10, 0.5, True)
+        return EngineFacts(
+            "cpu", "abab", (part,), attention, linear, {"warmup_seconds": 0.1}, {"host_available_bytes": 5}
+        )
+
+    def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
+        self._note(f"generate {spec.job_id}")
+        words = dict(word.partition("=")[::2] for word in spec.prompt.split())
+        timings = {}
+        for stage in ("conditioning", "sampling", "audio_decode", "video_decode", "mux"):
+            began = time.monotonic()
+            steps = spec.sampling.steps if stage == "sampling" else 1
+            for step in range(steps):
+                if should_stop():
+                    raise JobCancelled("stopped", stage=stage, step=step)
+                on_progress(Progress(stage, step, steps, 0.5))
+                self._misbehave(stage, step, words)
+                if stage == "sampling":
+                    time.sleep(float(words.get("step_seconds", "0.001")))
+            timings[stage] = time.monotonic() - began
+        self.done += 1
+        return self._publish(spec, timings, words)
+
+    def close(self) -> None:
+        self._note("close")
+
+    def _publish(self, spec: GenerateSpec, timings: dict[str, float], words: dict[str, str]) -> Clip:
+        told = f"{spec.task} {spec.width}x{spec.height}x{spec.frames} seed {spec.sampling.seed} "
+        inputs = [medium.path.read_bytes() for medium in (spec.first_frame, spec.last_frame) if medium]
+        data = told.encode() + b"".join(inputs) + bytes(range(256)) * 8
+        part = spec.scratch / "clip.part"
+        part.write_bytes(data)
+        part.replace(spec.output)
+        return Clip(
+            output=spec.output,
+            sha256=hashlib.sha256(data).hexdigest(),
+            bytes=len(data),
+            width=spec.width,
+            height=spec.height,
+            frames=spec.frames,
+            samples=100,
+            seed=spec.sampling.seed,
+            forwards=spec.sampling.steps,
+            attention=spec.attention or "sdpa",
+            linear=spec.linear or "dequant",
+            timings=timings,
+            memory={"peak_sampling_allocated_bytes": 1},
+            checks={"video": Check({"black": False}), "audio": Check({"rms": 0.1}, (("warn", "quiet"),))},
+            warnings=("odd",) if "warn" in words else (),
+            diagnostics={"forwards": spec.sampling.steps} if spec.diagnostics else None,
+        )
+
+    def _misbehave(self, stage: str, step: int, words: dict[str, str]) -> None:
+        if words.get("fail_at") == stage:
+            raise EncoderFailed("the encoder ended with status 1", stage=stage, step=step)
+        if words.get("bug_at") == stage:
+            raise ValueError("/secret/path")
+        if words.get("full_at") == stage:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        if words.get("wedge_at") == stage:
+            raise EngineDead("the device is lost")
+        if words.get("die_at") == stage:
+            os._exit(3)
+        if words.get("segfault_at") == stage:
+            os.kill(os.getpid(), signal.SIGSEGV)
+        if words.get("orphan_at") == stage:
+            child = subprocess.Popen(["sleep", str(FOREVER)], process_group=0)
+            self._note(f"child {child.pid}")
+            time.sleep(FOREVER)
+        if words.get("hang_at") == stage:
+            time.sleep(FOREVER)
+
+    def _note(self, line: str) -> None:
+        if self.journal is not None:
+            with self.journal.open("a") as file:
+                file.write(f"{os.getpid()} {line}\n")
+
+
+def create(load_seconds: float = 0.0, load_fault: str = "", journal: Path | None = None) -> FakeEngine:
+    return FakeEngine(load_seconds, load_fault, journal)
+
+
+def create_for_serve(settings: object, threads: int) -> FakeEngine:  # noqa: ARG001  # what `serve` passes
+    return FakeEngine()
