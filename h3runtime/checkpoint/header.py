@@ -144,19 +144,27 @@ class _Pairs:
 
 def _decode(raw: bytes) -> dict[str, Any]:
     pairs = _Pairs()
+    if raw[:1] != b"{":
+        raise _fault("has a header that isn't a JSON object")
     try:
-        table = json.loads(raw.decode("utf-8"), object_pairs_hook=pairs, parse_constant=_no_constant)
+        table = json.loads(
+            raw.decode("utf-8"), object_pairs_hook=pairs, parse_constant=_no_constant, parse_int=_natural
+        )
     except (ValueError, RecursionError) as error:
         raise _fault(f"has a header that isn't JSON ({_first_line(error)})") from None
     if pairs.repeated:
         raise HeaderError([Offence(printable(name), "occurs twice in the header") for name in pairs.repeated])
-    if not isinstance(table, dict):
-        raise _fault("has a header that isn't a JSON object")
+    assert isinstance(table, dict)
     return table
 
 
 def _no_constant(name: str) -> float:
     raise ValueError(f"{name} isn't JSON")
+
+
+def _natural(digits: str) -> int:
+    """A negative number has no place in a header; -0 neither."""
+    return -1 if digits.startswith("-") else int(digits)
 
 
 def _first_line(error: Exception) -> str:
@@ -169,10 +177,19 @@ def printable(name: str) -> str:
 
 
 def _metadata(value: object, offences: list[Offence]) -> Mapping[str, str]:
-    if isinstance(value, dict) and all(isinstance(v, str) for v in value.values()):
+    if isinstance(value, dict) and all(isinstance(v, str) and _is_text(k + v) for k, v in value.items()):
         return value
     offences.append(Offence("__metadata__", "isn't an object of strings"))
     return {}
+
+
+def _is_text(value: str) -> bool:
+    """No lone surrogates, which JSON can spell and UTF-8 can't."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _entry(name: str, value: object) -> TensorEntry | Offence:

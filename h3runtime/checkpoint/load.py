@@ -31,7 +31,7 @@ from h3runtime.errors import Offence
 from h3runtime.quant.stored import Int8RowWeight, Nvfp4Weight, PlainWeight, StoredWeight
 
 OnBytes = Callable[[int, int], None]
-"""Called with bytes done and bytes in all, after each layer."""
+"""Called with bytes done and bytes in all, after each layer; the last call has both equal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +178,8 @@ class _Loading:
                 self._report()
             else:
                 self._stand_in(name)
+        self.done = self.file.data_bytes
+        self._report()
 
     def _read(self, name: str) -> torch.Tensor:
         tensor = self.file.read(name, self.device)
