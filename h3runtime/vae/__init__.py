@@ -1,0 +1,1 @@
+"""The two VAEs: video (tiles in space, chunks in time) and audio."""
