@@ -1,0 +1,109 @@
+"""The encoder half of the video VAE: a causal 3-D CNN from normalised pixels to moments.
+
+One clip of one tile at a time: [B, 3, F, H, W], F = 1..17, H and W multiples of 16 and at least 32, gives
+[B, moments, T, H/16, W/16] with T = 1 for a picture, 5 for 17 frames, 2 for 5. Tiles, clips, pixel normalisation and
+`quant_conv` are `video_vae`'s; parameter names are ComfyUI's below `encoder.`.
+
+Arithmetic (conditioning contract §4.1):
+
+- Kernels of 3 are padded by reflection in space and by two zero frames in front in time, so a frame never sees later
+  ones, and every clip starts from nothing. Halving convolutions reflect at the right and at the bottom only.
+- GroupNorm (32 groups, eps 1e-6) takes its statistics from one frame at a time.
+- Residual block: GN SiLU conv GN SiLU conv, plus the input (through a 1x1x1 convolution where the channels change).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from h3runtime.vae.video_config import GROUPS, EncoderConfig, EncoderLevel
+
+NORM_EPS = 1e-6
+"""§4.1; 1e-5 moves the result by 4e-5 to 3e-4."""
+FRONT_FRAMES = 2
+"""Zero frames in front of every kernel of 3, whatever its stride (§4.1)."""
+
+
+class CausalConv3d(nn.Conv3d):
+    """A 3x3x3 convolution that sees the past only. Pads right and bottom alone where it halves space."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: tuple[int, int, int] = (1, 1, 1)) -> None:
+        super().__init__(in_channels, out_channels, 3, stride=stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = 1 if self.stride[1] == 1 else 0
+        x = F.pad(x, (before, 1, before, 1, 0, 0), mode="reflect")
+        return super().forward(F.pad(x, (0, 0, 0, 0, FRONT_FRAMES, 0)))
+
+
+class FrameGroupNorm(nn.GroupNorm):
+    """GroupNorm over [B, C, T, H, W] whose statistics are those of each frame."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(GROUPS, channels, eps=NORM_EPS)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        frames = x.transpose(1, 2)
+        normed: torch.Tensor = super().forward(frames.flatten(0, 1)).view(frames.shape)
+        return normed.transpose(1, 2)
+
+
+class ResidualBlock(nn.Module):
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__()
+        self.norm1 = FrameGroupNorm(in_channels)
+        self.conv1 = CausalConv3d(in_channels, out_channels)
+        self.norm2 = FrameGroupNorm(out_channels)
+        self.conv2 = CausalConv3d(out_channels, out_channels)
+        self.nin_shortcut = nn.Conv3d(in_channels, out_channels, 1) if in_channels != out_channels else None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h: torch.Tensor = self.conv1(F.silu(self.norm1(x)))
+        h = self.conv2(F.silu(self.norm2(h)))
+        shortcut: torch.Tensor = x if self.nin_shortcut is None else self.nin_shortcut(x)
+        return shortcut + h
+
+
+class Downsample(nn.Module):
+    def __init__(self, channels: int, stride: tuple[int, int, int]) -> None:
+        super().__init__()
+        self.conv = CausalConv3d(channels, channels, stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = self.conv(x)
+        return out
+
+
+class Level(nn.Module):
+    def __init__(self, config: EncoderLevel) -> None:
+        super().__init__()
+        first = ResidualBlock(config.in_channels, config.out_channels)
+        rest = [ResidualBlock(config.out_channels, config.out_channels) for _ in range(config.blocks - 1)]
+        self.block = nn.ModuleList([first, *rest])
+        self.downsample = None if config.stride is None else Downsample(config.out_channels, config.stride)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.block:
+            x = block(x)
+        return x if self.downsample is None else self.downsample(x)
+
+
+class VideoEncoder(nn.Module):
+    """Normalised pixels [B, 3, F, H, W] -> [B, moments, T, H/16, W/16] in the weights' dtype."""
+
+    def __init__(self, config: EncoderConfig) -> None:
+        super().__init__()
+        last = config.levels[-1].out_channels
+        self.conv_in = CausalConv3d(3, config.channels)
+        self.down = nn.ModuleList(Level(level) for level in config.levels)
+        self.norm_out = FrameGroupNorm(last)
+        self.conv_out = CausalConv3d(last, config.moments)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.conv_in(x)
+        for level in self.down:
+            x = level(x)
+        moments: torch.Tensor = self.conv_out(F.silu(self.norm_out(x)))
+        return moments

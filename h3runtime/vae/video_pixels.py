@@ -1,0 +1,44 @@
+"""Pixels on their way in and out of the video VAE: RGB in [0, 1] <-> the ImageNet-normalised RGB the networks speak.
+
+No network, no tiles. `video_vae` calls it on both sides; the engine turns finished frames into bytes with `to_bytes`.
+Shapes: pixels are [F, H, W, 3] outside, [1, 3, F, H, W] inside.
+"""
+
+from __future__ import annotations
+
+import torch
+
+PIXEL_MEAN = (0.485, 0.456, 0.406)
+"""ImageNet mean over RGB in [0, 1] (conditioning contract §4.4)."""
+PIXEL_STD = (0.229, 0.224, 0.225)
+"""ImageNet standard deviation, likewise (§4.4)."""
+
+
+def _per_channel(values: tuple[float, ...], like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    return torch.tensor(values, dtype=dtype, device=like.device).view(1, -1, 1, 1, 1)
+
+
+def normalise(pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """uint8 or float [0, 1] [F, H, W, 3] -> ImageNet-normalised [1, 3, F, H, W] in `dtype`.
+
+    Goes through [-1, 1] in `dtype` as ComfyUI does: in fp16 that rounds the pixels before they are normalised (§4.6).
+    """
+    unit = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels.float()
+    x = (unit * 2 - 1).permute(3, 0, 1, 2).unsqueeze(0).to(dtype)
+    return ((x + 1) / 2 - _per_channel(PIXEL_MEAN, x, dtype)) / _per_channel(PIXEL_STD, x, dtype)
+
+
+def denormalise(decoded: torch.Tensor) -> torch.Tensor:
+    """Decoder output [1, 3, F, H, W] -> fp32 [F, H, W, 3] in [0, 1].
+
+    fp32 arithmetic with constants rounded to the decoder's dtype: ComfyUI keeps them in the module (§4.8).
+    """
+    std = _per_channel(PIXEL_STD, decoded, decoded.dtype).float()
+    mean = _per_channel(PIXEL_MEAN, decoded, decoded.dtype).float()
+    frames = (decoded.float() * std + mean).clamp_(0, 1)
+    return frames[0].permute(1, 2, 3, 0).contiguous()
+
+
+def to_bytes(frames: torch.Tensor) -> torch.Tensor:
+    """Frames in [0, 1], float -> uint8 of the same shape on the same device, truncated as ComfyUI does (§6)."""
+    return (frames * 255).clamp_(0, 255).to(torch.uint8)

@@ -1,0 +1,244 @@
+"""The video VAE as the engine uses it: pixels -> latents, latents -> frames chunk by chunk.
+
+Puts together the encoder, the decoder, spatial tiles and time; holds no arithmetic of its own beyond the latents'
+normalisation. The engine encodes keyframes with it before sampling and feeds its frames to the encoder of the MP4 while
+later chunks are still being decoded. Memory does not grow with the clip: one tile is in flight, one piece of 28 frames
+is assembled, 5 frames are carried over.
+
+dtype is float16 (ComfyUI's default) or float32; every parameter must have it. bfloat16 is refused as ComfyUI does
+(conditioning contract §4.8): the pictures suffer.
+
+Shapes: pixels [F, H, W, 3], H and W multiples of 16; latents fp32 [1, C, T, H/16, W/16], normalised as the DiT wants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import nn
+
+from h3runtime.core import ShouldStop
+from h3runtime.errors import CheckpointError, InvalidRequest, JobCancelled, Offence, SettingsError
+from h3runtime.vae.chunks import CLIP_FRAMES, FRAME_OVERLAP, ChunkPlan, join, plan
+from h3runtime.vae.tiling import ALIGNMENT, BlendRule, TileAxis, Tiling, stitch
+from h3runtime.vae.video_config import VideoVaeConfig
+from h3runtime.vae.video_decoder import VideoDecoder
+from h3runtime.vae.video_encoder import VideoEncoder
+from h3runtime.vae.video_pixels import denormalise, normalise
+from h3runtime.vae.video_statistics import LATENTS_MEAN, LATENTS_STD
+
+OnChunk = Callable[[int, int], None]
+"""Called with (chunks done, chunks in all) after every decoded or encoded piece."""
+
+SMALLEST_SIDE = 32
+"""Pixels: at 16 the deepest level is one cell wide and can't be padded by reflection."""
+
+
+def check_dtype(dtype: torch.dtype) -> torch.dtype:
+    """float16 or float32; SettingsError for anything else, bfloat16 by name (§4.8)."""
+    if dtype not in (torch.float16, torch.float32):
+        name = str(dtype).removeprefix("torch.")
+        offence = Offence("vae_dtype", f"{name} is not supported by the H3 video VAE", "float16 or float32")
+        raise SettingsError(f"{offence.field}: {offence.message}; use {offence.legal}", [offence])
+    return dtype
+
+
+class VideoVae(nn.Module):
+    """Both halves, or the one that the file has. Build under `torch.device("meta")`, then load strictly."""
+
+    def __init__(
+        self, config: VideoVaeConfig, dtype: torch.dtype = torch.float16, tiling: Tiling | None = None
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.dtype = check_dtype(dtype)
+        self.tiling = tiling or Tiling()
+        self.encoder = self.quant_conv = self.decoder = self.post_quant_conv = None
+        if config.encoder is not None:
+            self.encoder = VideoEncoder(config.encoder)
+            self.quant_conv = nn.Conv3d(config.encoder.moments, config.encoder.moments, 1)
+        if config.decoder is not None:
+            self.decoder = VideoDecoder(config.decoder)
+            self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
+        if config.stored_statistics:
+            self.register_buffer("latents_mean", torch.empty(config.latent_channels))
+            self.register_buffer("latents_std", torch.empty(config.latent_channels))
+
+    # --- decode ---
+
+    def decode_chunks(
+        self,
+        latents: torch.Tensor,
+        *,
+        blend: BlendRule = "blended",
+        should_stop: ShouldStop | None = None,
+        on_chunk: OnChunk | None = None,
+    ) -> Iterator[torch.Tensor]:
+        """Latents [1, C, T, h, w] of any T >= 1 -> fp32 frames [n <= 17, H, W, 3] in [0, 1] on the model's device.
+
+        Each part comes as soon as it is final; together they are `chunks.decoded_frames(T)` frames. `should_stop` is
+        asked before every tile and ends the decode with JobCancelled. InvalidRequest for other shapes, before work.
+        """
+        self._check_latents(latents)
+        return self._decode(latents, plan(latents.shape[2]), blend, should_stop, on_chunk)
+
+    @torch.no_grad()
+    def _decode(
+        self,
+        latents: torch.Tensor,
+        chunks: ChunkPlan,
+        blend: BlendRule,
+        should_stop: ShouldStop | None,
+        on_chunk: OnChunk | None,
+    ) -> Iterator[torch.Tensor]:
+        z = self.denormalised(latents)
+        if chunks.padding:
+            z = torch.cat([z, z[:, :, -1:].expand(-1, -1, chunks.padding, -1, -1)], 2)
+        pieces = self._decode_pieces(z, chunks, blend, should_stop, on_chunk)
+        parts = join(pieces, chunks.frames) if chunks.latent_frames > 1 else (p[:, :, -1:] for p in pieces)
+        # A loop variable would keep a part, and the piece it is a view of, alive while the next piece is decoded.
+        yield from map(denormalise, parts)
+
+    def _decode_pieces(
+        self,
+        z: torch.Tensor,
+        chunks: ChunkPlan,
+        blend: BlendRule,
+        should_stop: ShouldStop | None,
+        on_chunk: OnChunk | None,
+    ) -> Iterator[torch.Tensor]:
+        for index in range(chunks.chunks):
+            piece = self.decode_piece(z[:, :, chunks.latents_of(index)], blend, should_stop)
+            if on_chunk is not None:
+                on_chunk(index + 1, chunks.chunks)
+            yield piece
+            del piece
+
+    @torch.no_grad()
+    def decode_piece(
+        self, z: torch.Tensor, blend: BlendRule = "blended", should_stop: ShouldStop | None = None
+    ) -> torch.Tensor:
+        """Denormalised latents [1, C, t, h, w] -> decoder output [1, 3, 4t, 16h, 16w], tiled, ImageNet-normalised."""
+        decoder, conv = self._decoder()
+        rows, columns = (self.tiling.split(ALIGNMENT * cells) for cells in z.shape[-2:])
+
+        def tile_at(i: int, j: int) -> torch.Tensor:
+            _poll(should_stop)
+            out: torch.Tensor = decoder(conv(_cut(z, rows.divided(ALIGNMENT), columns.divided(ALIGNMENT), i, j)))
+            return out
+
+        return stitch(tile_at, rows, columns, blend)
+
+    def denormalised(self, latents: torch.Tensor) -> torch.Tensor:
+        """x * std + mean in the model's dtype, constants rounded to it first (§4.7)."""
+        mean, std = self._statistics()
+        return latents.to(mean) * std + mean
+
+    # --- encode ---
+
+    @torch.no_grad()
+    def encode_image(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:
+        """One picture [1, H, W, 3], uint8 or float in [0, 1] -> its normalised latent, fp32 [1, C, 1, H/16, W/16]."""
+        self._check_pixels(pixels)
+        if pixels.shape[0] != 1:
+            raise _bad("pixels", f"{pixels.shape[0]} frames", "one picture; clips go to encode_clip")
+        return self._normalised(self.encode_moments(pixels, should_stop=should_stop))
+
+    @torch.no_grad()
+    def encode_clip(
+        self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None, on_chunk: OnChunk | None = None
+    ) -> torch.Tensor:
+        """A clip [F, H, W, 3], uint8 or float in [0, 1] -> fp32 [1, C, T, H/16, W/16], T = 5 ceil(F/17) - 3.
+
+        Clips of 17 frames, each on its own. The last one runs on 5 frames (its own, or the last one repeated): its
+        other latents are dropped, and time is causal (§4.6). F = 1 is a picture.
+        """
+        self._check_pixels(pixels)
+        if pixels.shape[0] == 1:
+            return self.encode_image(pixels, should_stop=should_stop)
+        clips = torch.split(pixels, CLIP_FRAMES)
+        moments = []
+        for index, clip in enumerate(clips):
+            frames = clip if index + 1 < len(clips) else _first_frames(clip, FRAME_OVERLAP)
+            moments.append(self.encode_moments(frames, should_stop=should_stop))
+            if on_chunk is not None:
+                on_chunk(index + 1, len(clips))
+        return self._normalised(torch.cat(moments, 2))
+
+    @torch.no_grad()
+    def encode_moments(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:
+        """One clip of up to 17 frames -> moments [1, 2C, T, h, w] in the model's dtype; tiles meet here, unblended
+        neighbours (§4.5)."""
+        encoder, conv = self._encoder()
+        x = normalise(pixels.to(conv.weight.device), self.dtype)
+        rows, columns = (self.tiling.split(length) for length in x.shape[-2:])
+
+        def tile_at(i: int, j: int) -> torch.Tensor:
+            _poll(should_stop)
+            out: torch.Tensor = conv(encoder(_cut(x, rows, columns, i, j)))
+            return out
+
+        return stitch(tile_at, rows.divided(ALIGNMENT), columns.divided(ALIGNMENT), "raw")
+
+    def _normalised(self, moments: torch.Tensor) -> torch.Tensor:
+        """(mean - latents_mean) / latents_std in fp32; the posterior's mean, no sample (§4.6, §8 row 1)."""
+        mean, std = self._statistics()
+        return (moments[:, : self.config.latent_channels].float() - mean.float()) / std.float()
+
+    # --- what both need ---
+
+    def _statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """latents_mean, latents_std [1, C, 1, 1, 1], the file's or the released ones, rounded to the model's dtype."""
+        conv = self.post_quant_conv or self.quant_conv
+        assert conv is not None
+        stored = (self.latents_mean, self.latents_std) if self.config.stored_statistics else (LATENTS_MEAN, LATENTS_STD)
+        mean, std = (torch.as_tensor(s, device=conv.weight.device).to(self.dtype) for s in stored)
+        return mean.view(1, -1, 1, 1, 1), std.view(1, -1, 1, 1, 1)
+
+    def _decoder(self) -> tuple[VideoDecoder, nn.Conv3d]:
+        if self.decoder is None or self.post_quant_conv is None:
+            raise CheckpointError("video VAE: the file has no decoder", [Offence("decoder", "missing")])
+        return self.decoder, self.post_quant_conv
+
+    def _encoder(self) -> tuple[VideoEncoder, nn.Conv3d]:
+        if self.encoder is None or self.quant_conv is None:
+            raise CheckpointError("video VAE: the file has no encoder", [Offence("encoder", "missing")])
+        return self.encoder, self.quant_conv
+
+    def _check_latents(self, latents: torch.Tensor) -> None:
+        self._decoder()
+        shape = tuple(latents.shape)
+        channels = self.config.latent_channels
+        if len(shape) != 5 or shape[:2] != (1, channels) or 0 in shape:
+            raise _bad("latents", f"shape {list(shape)}", f"[1, {channels}, T, h, w], nothing empty")
+
+    def _check_pixels(self, pixels: torch.Tensor) -> None:
+        self._encoder()
+        shape = tuple(pixels.shape)
+        if len(shape) != 4 or shape[3] != 3 or shape[0] < 1:
+            raise _bad("pixels", f"shape {list(shape)}", "[F, H, W, 3], at least one frame")
+        if any(side < SMALLEST_SIDE or side % ALIGNMENT for side in shape[1:3]):
+            raise _bad("pixels", f"{shape[2]} x {shape[1]} pixels", "sides of at least 32, multiples of 16")
+        if pixels.dtype != torch.uint8 and not pixels.is_floating_point():
+            raise _bad("pixels", str(pixels.dtype).removeprefix("torch."), "uint8, or a float in [0, 1]")
+
+
+def _cut(x: torch.Tensor, rows: TileAxis, columns: TileAxis, i: int, j: int) -> torch.Tensor:
+    y, left = rows.starts[i], columns.starts[j]
+    return x[..., y : y + rows.tile, left : left + columns.tile]
+
+
+def _first_frames(clip: torch.Tensor, count: int) -> torch.Tensor:
+    """The first `count` frames of [F, H, W, 3], the last one repeated where there are fewer."""
+    missing = count - clip.shape[0]
+    return torch.cat([clip, clip[-1:].expand(missing, -1, -1, -1)]) if missing > 0 else clip[:count]
+
+
+def _poll(should_stop: ShouldStop | None) -> None:
+    if should_stop is not None and should_stop():
+        raise JobCancelled("The job was cancelled while the video VAE ran")
+
+
+def _bad(field: str, message: str, legal: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: {message}; legal: {legal}", [Offence(field, message, legal)])
