@@ -1,0 +1,57 @@
+"""`h3runtime decode FILE`: saved latents to a clip, to its sound alone, to its frames as pictures."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path
+from h3runtime.cli.progress import ProgressBar
+from h3runtime.cli.report import print_result
+from h3runtime.settings import add_flags, resolve
+
+
+def add_parser(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "decode",
+        help="make a clip (or sound, or frames) of saved latents",
+        description="Decode latents that `save_latents` wrote. Without --audio-only or --frames, writes a clip.",
+    )
+    parser.add_argument("latents", type=Path, metavar="FILE", help="A .latents.safetensors file.")
+    parser.add_argument("--output", type=Path, metavar="OUT.mp4", help="The clip. Default: named after FILE.")
+    parser.add_argument("--audio-only", type=Path, metavar="OUT.wav|flac", help="Write the sound alone; no clip.")
+    parser.add_argument("--frames", type=Path, dest="frames_folder", metavar="DIR", help="Write PNG files; no clip.")
+    add_encoder_flags(parser)
+    add_run_flags(parser)
+    add_flags(parser.add_argument_group("settings"))
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = resolve(vars(arguments), arguments.config)
+    from h3runtime.engine.decode import DecodeJob, decode
+
+    alone = arguments.audio_only is not None or arguments.frames_folder is not None
+    clip = arguments.output if arguments.output is not None or alone else _named_after(arguments.latents)
+    job = DecodeJob(
+        latents=arguments.latents,
+        clip=None if clip is None else output_path(clip, overwrite=arguments.overwrite),
+        sound=arguments.audio_only,
+        frames=arguments.frames_folder,
+        encode=encode_settings(arguments),
+        overwrite=arguments.overwrite,
+        ffmpeg_loglevel=arguments.ffmpeg_loglevel,
+        on_ffmpeg_line=lambda line: print(line, file=sys.stderr),
+    )
+    with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
+        facts = decode(settings, job, bar)
+    print_result(facts, quiet=arguments.quiet)
+    return 0
+
+
+def _named_after(latents: Path) -> Path:
+    """`cat.mp4.latents.safetensors` -> `cat.mp4` in the current folder."""
+    name = latents.name.removesuffix(".safetensors").removesuffix(".latents")
+    return Path(name if name.endswith(".mp4") else name + ".mp4")

@@ -1,0 +1,167 @@
+"""`h3runtime generate`: one clip from the command line, with the rules of `POST /generate`, without a server.
+
+The flags become a request body and are judged by the same code as a client's, so that both agree in every word.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from h3runtime.api.request import ReadBody, read_body
+from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
+from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path
+from h3runtime.cli.progress import ProgressBar
+from h3runtime.cli.report import print_result
+from h3runtime.cli.result import clip_facts
+from h3runtime.core import GenerateSpec, MediaFile
+from h3runtime.errors import H3Error, Offence, invalid
+from h3runtime.media.pictures import measure_picture
+from h3runtime.packing.geometry import Size
+from h3runtime.settings import Settings, add_flags, resolve
+
+FIELDS = {
+    "prompt": (str, "What happens in the clip, and what is heard."),
+    "task": (str, "t2va, i2va, l2va or fl2va. Default: what the pictures say."),
+    "width": (int, "Pixels, a multiple of 32."),
+    "height": (int, "Pixels, a multiple of 32."),
+    "aspect_ratio": (str, "W:H, instead of width and height."),
+    "short_edge": (int, "Pixels of the shorter side, with --aspect-ratio or a picture."),
+    "frames": (int, "17n+5 frames at 24 a second. Default: 124."),
+    "seconds": (float, "Instead of frames: the least legal length that is as long."),
+    "steps": (int, "Evaluations of the model. Default: 12."),
+    "sampler": (str, "res_multistep or euler."),
+    "scheduler": (str, "beta, simple or linear."),
+    "shift": (float, "Sigma shift of the picture. Default: 12."),
+    "audio_shift": (float, "Sigma shift of the sound. Default: 3."),
+    "seed": (str, "0..2^64-1; -1, the default, draws one."),
+}
+"""Request field -> type of its flag, help. Defaults are the request's."""
+PICTURES = ("first_frame", "last_frame")
+
+
+def add_parser(commands: Any) -> None:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "generate",
+        help="make one clip",
+        description="Make one clip. Prints one line of JSON on stdout; progress and everything else goes to stderr.",
+    )
+    add_request_flags(parser)
+    parser.add_argument("--output", type=Path, metavar="OUT.mp4", help="Default: h3-<seed>.mp4 in the current folder.")
+    parser.add_argument("--save-latents", action="store_true", help="Also write OUT.mp4.latents.safetensors.")
+    parser.add_argument("--diagnostics", action="store_true", help="Step times, hashes and inputs in the JSON.")
+    add_encoder_flags(parser)
+    add_run_flags(parser)
+    parser.add_argument("--profile-memory", action="store_true", help="Peak bytes of every stage in the JSON.")
+    add_flags(parser.add_argument_group("settings"))
+    parser.set_defaults(run=run)
+
+
+def add_request_flags(parser: argparse.ArgumentParser) -> None:
+    for name, (kind, help_text) in FIELDS.items():
+        flag = "--" + name.replace("_", "-")
+        parser.add_argument(flag, type=kind, metavar="VALUE", help=help_text, required=name == "prompt")
+    for name in PICTURES:
+        parser.add_argument("--" + name.replace("_", "-"), type=Path, metavar="PICTURE", help=f"The {name[:-6]} frame.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = resolve(vars(arguments), arguments.config)
+    with scratch_folder(arguments.output) as scratch:
+        spec, warnings = spec_of(arguments, settings, scratch)
+        return make(spec, warnings, settings, arguments)
+
+
+def make(spec: GenerateSpec, warnings: tuple[str, ...], settings: Settings, arguments: argparse.Namespace) -> int:
+    """Load the engine in this process, make the clip, print what became of it."""
+    from h3runtime.engine.resident import ResidentEngine
+
+    engine = ResidentEngine(settings, ffmpeg_loglevel=arguments.ffmpeg_loglevel, profile_memory=arguments.profile_memory)
+    with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
+        engine.load(bar)
+        clip = engine.generate(spec, bar, lambda: False)
+    print_result(clip_facts(spec, clip, warnings, engine.facts()), quiet=arguments.quiet)
+    return 0
+
+
+@contextmanager
+def scratch_folder(output: Path | None) -> Iterator[Path]:
+    """A hidden folder beside the output, so that the finished clip can be renamed into place."""
+    parent = (output or Path()).absolute().parent if output is not None else Path.cwd()
+    if not parent.is_dir():
+        raise invalid([Offence("output", f"{parent} is not a folder", "a folder that exists")])
+    folder = Path(tempfile.mkdtemp(prefix=".h3runtime-", dir=parent))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def spec_of(arguments: argparse.Namespace, settings: Settings, scratch: Path) -> tuple[GenerateSpec, tuple[str, ...]]:
+    """The judged request and its warnings. One InvalidRequest lists everything wrong with it."""
+    given = {name: getattr(arguments, name) for name in FIELDS}
+    raw = {name: value for name, value in given.items() if value is not None}
+    raw |= {name: {"upload": name} for name in PICTURES if getattr(arguments, name) is not None}
+    read = read_body(raw)
+    offences = list(read.offences)
+    pictures, sizes = _measured(arguments, read, offences)
+    resolved = resolve_request(read, sizes, settings.max_area, settings.max_frames)
+    offences += resolved.offences
+    if offences:
+        raise invalid(offences)
+    spec = _spec(arguments, read, resolved, pictures, raw, scratch)
+    return spec, resolved.warnings
+
+
+def _measured(
+    arguments: argparse.Namespace, read: ReadBody, offences: list[Offence]
+) -> tuple[dict[str, MediaFile], dict[str, Size]]:
+    files, sizes = {}, {}
+    for name in PICTURES:
+        path: Path | None = getattr(arguments, name)
+        if path is None or name in read.broken:
+            continue
+        try:
+            if not path.is_file():
+                raise invalid([Offence(name, f"there is no file {path}", "a picture")])
+            facts = measure_picture(path, name)
+        except H3Error as error:
+            offences.extend(error.offences or [Offence(name, error.message)])
+        else:
+            files[name], sizes[name] = MediaFile(path.absolute(), name), Size(facts.width, facts.height)
+    return files, sizes
+
+
+def _spec(
+    arguments: argparse.Namespace,
+    read: ReadBody,
+    resolved: Resolved,
+    pictures: dict[str, MediaFile],
+    raw: dict[str, Any],
+    scratch: Path,
+) -> GenerateSpec:
+    sampling = sampling_of(read.body)
+    output = arguments.output or Path(f"h3-{sampling.seed}.mp4")
+    spec = GenerateSpec(
+        job_id="command-line",
+        task=resolved.task,
+        prompt=read.body.prompt,
+        width=resolved.size.width,
+        height=resolved.size.height,
+        frames=resolved.frames,
+        sampling=sampling,
+        output=output_path(output, overwrite=arguments.overwrite),
+        scratch=scratch,
+        encode=encode_settings(arguments),
+        overwrite=arguments.overwrite,
+        save_latents=arguments.save_latents,
+        diagnostics=arguments.diagnostics,
+        request={name: value for name, value in raw.items() if name not in PICTURES} | {"seed": str(sampling.seed)},
+    )
+    return replace(spec, first_frame=pictures.get("first_frame"), last_frame=pictures.get("last_frame"))

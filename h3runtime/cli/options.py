@@ -1,0 +1,49 @@
+"""Flags that several commands share: how the clip is encoded, and what is shown while it is made."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from h3runtime.core import EncodeSettings
+from h3runtime.errors import Offence, OutputExists, invalid
+
+LOGLEVELS = ("quiet", "panic", "fatal", "error", "warning", "info", "verbose", "debug")
+
+
+def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--loudness",
+        choices=("comfyui", "none"),
+        default="comfyui",
+        help="comfyui: divide the sound by max(1, 5*std), as ComfyUI does. none: as decoded. Default: comfyui.",
+    )
+    parser.add_argument("--crf", type=int, metavar="0..51", help="Quality of the picture; less is better and larger.")
+    parser.add_argument("--audio-bitrate", type=int, metavar="BITS", help="Bits a second of the sound.")
+    parser.add_argument("--overwrite", action="store_true", help="Replace an existing output.")
+
+
+def add_run_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--quiet", action="store_true", help="Nothing on stdout and no progress bar.")
+    parser.add_argument("--progress", action="store_true", help="Print every step's seconds on stderr.")
+    parser.add_argument(
+        "--ffmpeg-loglevel", choices=LOGLEVELS, default="error", help="What ffmpeg may say on stderr. Default: error."
+    )
+
+
+def encode_settings(arguments: argparse.Namespace) -> EncodeSettings:
+    if arguments.crf is not None and not 0 <= arguments.crf <= 51:
+        raise invalid([Offence("crf", f"{arguments.crf} is no quality", "0..51")])
+    return EncodeSettings(arguments.loudness, arguments.crf, arguments.audio_bitrate)
+
+
+def output_path(path: Path, *, overwrite: bool) -> Path:
+    """Absolute; its folder exists, its suffix is .mp4, and nothing is in the way unless it may be replaced."""
+    whole = path.absolute()
+    if path.suffix != ".mp4":
+        raise invalid([Offence("output", f"{path.name} does not end in .mp4", "a name ending in .mp4")])
+    if not whole.parent.is_dir():
+        raise invalid([Offence("output", f"{path.parent} is not a folder", "a folder that exists")])
+    if whole.exists() and not (overwrite and whole.is_file()):
+        raise OutputExists(f"output: {path} exists", [Offence("output", "exists", "another name, or --overwrite")])
+    return whole

@@ -1,0 +1,127 @@
+"""Latents -> a clip on disk: sound first, then frames chunk by chunk into the encoder while decoding goes on.
+
+    audio latents -> waveform -> check -> loudness, trim --------------------.
+    video latents -> chunk -> bytes on the host -> check -> ClipWriter ------+-> MP4
+
+Memory does not grow with the clip: one chunk is decoded, one is on its way to the host, two are queued. A result that
+fails a check is never published. Fed by `resident` after sampling, and by `decode` with saved latents.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from h3runtime.core import Check, EncodeSettings, Latents
+from h3runtime.engine.host_frames import HostChunk, to_host
+from h3runtime.engine.load import Vaes
+from h3runtime.engine.run import Run
+from h3runtime.media import sound
+from h3runtime.media.checks import LatentFigures, VideoChecks, check_audio, check_latents, refuse
+from h3runtime.media.ffmpeg import FFmpeg
+from h3runtime.media.mux import ClipShape, ClipWriter, Limits, WrittenClip
+from h3runtime.vae.chunks import decoded_frames, plan
+from h3runtime.vae.tiling import BlendRule
+
+PIXELS_PER_LATENT = 16
+"""Pixels a latent cell spans in each direction (conditioning contract §0)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClipTarget:
+    """Where a clip goes and how it is written. `synthetic`: made by made-up weights, so that most checks only warn."""
+
+    output: Path
+    scratch: Path
+    encode: EncodeSettings
+    overwrite: bool
+    synthetic: bool
+    blend: BlendRule
+    mux_stall_seconds: float = 60.0
+    ffmpeg_loglevel: str = "error"
+    on_ffmpeg_line: Callable[[str], None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedClip:
+    """A published file, its size in pixels, what the checks saw and what they warn of."""
+
+    written: WrittenClip
+    shape: ClipShape
+    checks: dict[str, Check]
+    warnings: tuple[str, ...]
+
+
+def clip_shape(latents: Latents) -> ClipShape:
+    """Pixels and frames of the clip that these latents are."""
+    frames, height, width = latents.video.shape[2:]
+    return ClipShape(PIXELS_PER_LATENT * width, PIXELS_PER_LATENT * height, decoded_frames(frames))
+
+
+def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, run: Run) -> DecodedClip:
+    """Decode both streams and publish the clip under its name, whole or not at all."""
+    shape = clip_shape(latents)
+    figures = measure_latents(latents)
+    found = {"latents": check_latents(figures, synthetic=target.synthetic)}
+    refuse(found, "sampling")
+    with run.stage("audio_decode"):
+        waveform = decode_sound(latents, vaes)
+        found["audio"] = check_audio(waveform, synthetic=target.synthetic)
+        refuse(found, "audio_decode")
+        delivered = sound.prepare(waveform, shape.frames, target.encode.loudness)
+    with _writer(target, shape, delivered, tool, run) as writer:
+        with run.stage("video_decode", plan(latents.video.shape[2]).chunks):
+            watch = VideoChecks(vaes.video.tiling.split(shape.width), vaes.video.tiling.split(shape.height))
+            for chunk in decode_frames(latents, vaes, target.blend, run):
+                watch.feed(chunk.pixels, finite=chunk.finite)
+                writer.put(chunk.pixels)
+            found["video"] = watch.result(latent_std=figures["video"].std, synthetic=target.synthetic)
+            warnings = refuse(found, "video_decode")
+        with run.stage("mux"):
+            written = writer.finish()
+    return DecodedClip(written, shape, found, warnings)
+
+
+def measure_latents(latents: Latents) -> dict[str, LatentFigures]:
+    """Standard deviation and finiteness of both streams."""
+    streams = {"video": latents.video, "audio": latents.audio}
+    return {name: LatentFigures(float(x.float().std()), bool(torch.isfinite(x).all())) for name, x in streams.items()}
+
+
+def decode_sound(latents: Latents, vaes: Vaes) -> NDArray[np.float32]:
+    """float32 [2, 800 A] at 32 kHz, as decoded: no loudness rule, not trimmed."""
+    waveform = vaes.audio.decode(latents.audio.to(vaes.audio.latents_mean.device))
+    decoded: NDArray[np.float32] = waveform[0].cpu().numpy()
+    return decoded
+
+
+def decode_frames(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> Iterator[HostChunk]:
+    """The clip's frames on the host, in order, chunk by chunk."""
+    device = vaes.audio.latents_mean.device
+    chunks = vaes.video.decode_chunks(
+        latents.video.to(device), blend=blend, should_stop=run.should_stop, on_chunk=run.step
+    )
+    return to_host(chunks)
+
+
+def _writer(
+    target: ClipTarget, shape: ClipShape, waveform: NDArray[np.float32], tool: FFmpeg, run: Run
+) -> ClipWriter:
+    return ClipWriter(
+        tool,
+        target.output,
+        target.scratch,
+        shape,
+        waveform,
+        encode=target.encode,
+        overwrite=target.overwrite,
+        limits=Limits(stall=target.mux_stall_seconds),
+        should_stop=run.should_stop,
+        loglevel=target.ffmpeg_loglevel,
+        on_line=target.on_ffmpeg_line,
+    )

@@ -1,0 +1,62 @@
+"""Which device the models live on, and what its memory says. The only place that asks CUDA about itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from h3runtime.errors import Offence, SettingsError
+from h3runtime.observe import memory
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """A concrete device, its name for people, and why it was taken."""
+
+    device: torch.device
+    name: str
+    why: str
+
+
+def choose_device(asked: str) -> DeviceChoice:
+    """`auto` is the first CUDA device, else the CPU; a device asked for by name that is not there is SettingsError."""
+    if asked == "auto":
+        if torch.cuda.is_available():
+            return DeviceChoice(torch.device("cuda:0"), torch.cuda.get_device_name(0), "auto: the first CUDA device")
+        return DeviceChoice(torch.device("cpu"), "cpu", "auto: no CUDA device")
+    device = torch.device(asked)
+    if device.type == "cuda":
+        count = torch.cuda.device_count()
+        if (device.index or 0) >= count:
+            found = f"{count} CUDA devices here"
+            raise SettingsError(f"device {asked}: {found}", [Offence("device", f"{asked} is not there", found)])
+        return DeviceChoice(device, torch.cuda.get_device_name(device), "asked for")
+    return DeviceChoice(device, "cpu", "asked for")
+
+
+def reset_peak(device: torch.device) -> None:
+    """Start a new peak measurement. Peaks on the CPU are the process's resident set."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
+    else:
+        memory.reset_peak()
+
+
+def peak(device: torch.device) -> dict[str, int]:
+    """Bytes since `reset_peak`: what tensors took, and what the allocator held for them."""
+    if device.type == "cuda":
+        allocated = torch.cuda.max_memory_allocated(device)
+        return {"allocated": allocated, "reserved": torch.cuda.max_memory_reserved(device)}
+    resident = memory.peak_resident_bytes()
+    return {"allocated": resident, "reserved": resident}
+
+
+def memory_facts(device: torch.device) -> dict[str, int]:
+    """What `/ready` shows: bytes available to the host, and the device's own total and free where it has its own."""
+    facts = {"host_available_bytes": memory.available_bytes(), "host_resident_bytes": memory.resident_bytes()}
+    if device.type == "cuda":
+        free, total = torch.cuda.mem_get_info(device)
+        facts |= {"device_total_bytes": total, "device_free_bytes": free}
+        facts["device_allocated_bytes"] = torch.cuda.memory_allocated(device)
+    return facts

@@ -1,0 +1,70 @@
+"""Final latents on disk: what `save_latents` writes and `h3runtime decode` reads.
+
+    video  fp32 [1, 24, T, h, w], normalised
+    audio  fp32 [1, 32, 2, A], normalised, the stream's own units
+    metadata `request`: the request as JSON; `frames`, `seed` as text
+
+It is an ordinary safetensors file, so that any tool can open it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from h3runtime.core import Latents
+from h3runtime.errors import CheckpointError, Offence
+
+SUFFIX = ".latents.safetensors"
+
+
+def latents_path(output: Path) -> Path:
+    """`cat.mp4` -> `cat.mp4.latents.safetensors`, beside it (service-contract, `save_latents`)."""
+    return output.with_name(output.name + SUFFIX)
+
+
+def write_latents(path: Path, latents: Latents, request: Mapping[str, Any], scratch: Path) -> None:
+    """Whole or not at all: written in `scratch` (same file system), synced, renamed."""
+    temporary = scratch / (path.name + ".part")
+    tensors = {"video": latents.video.float().cpu().contiguous(), "audio": latents.audio.float().cpu().contiguous()}
+    save_file(tensors, temporary, metadata={"request": json.dumps(dict(request))})
+    with temporary.open("rb") as file:
+        os.fsync(file.fileno())
+    temporary.replace(path)
+
+
+def read_latents(path: Path) -> tuple[Latents, dict[str, Any]]:
+    """The latents and the request they came from. CheckpointError names what is wrong with the file."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # not a dict
+            metadata = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise CheckpointError(f"{path.name} is no latents file: {error}") from error
+    offences = _offences(tensors)
+    if offences:
+        raise CheckpointError(f"{path.name} is no latents file: " + "; ".join(o.message for o in offences), offences)
+    request = json.loads(metadata.get("request", "{}"))
+    return Latents(tensors["video"].float(), tensors["audio"].float()), request
+
+
+def _offences(tensors: Mapping[str, torch.Tensor]) -> list[Offence]:
+    wanted = {"video": (5, "[1, 24, T, h, w]"), "audio": (4, "[1, 32, 2, A]")}
+    found = []
+    for name, (dimensions, legal) in wanted.items():
+        if name not in tensors:
+            found.append(Offence(name, f"tensor {name} is missing", legal))
+        elif tensors[name].ndim != dimensions or tensors[name].shape[0] != 1:
+            found.append(Offence(name, f"tensor {name} has shape {list(tensors[name].shape)}", legal))
+        elif not torch.isfinite(tensors[name]).all():
+            found.append(Offence(name, f"tensor {name} is not finite", "finite values"))
+    if not found and tensors["audio"].shape[2] != 2:
+        found.append(Offence("audio", f"{tensors['audio'].shape[2]} channels", "2 channels"))
+    return found

@@ -1,0 +1,174 @@
+"""Checkpoint files -> finished models on one device, with progress by bytes.
+
+The models say what they need, `checkpoint` checks and fills them; what is left to do here is the order, the figures and
+the questions that need two files at once (does this encoder feed that transformer?). Read by `resident`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.checkpoint import rules
+from h3runtime.checkpoint.families import Component, require_component
+from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.hashing import sha256_of
+from h3runtime.checkpoint.load import OnBytes, load_module
+from h3runtime.checkpoint.rules import LoadRule
+from h3runtime.conditioning.config import TextEncoderConfig
+from h3runtime.conditioning.encoder import TextEncoder
+from h3runtime.core import ComponentFacts, OnProgress, Progress
+from h3runtime.denoiser.config import DitConfig
+from h3runtime.denoiser.dit import Dit
+from h3runtime.engine.paths import ModelPaths
+from h3runtime.errors import CheckpointError, Offence
+from h3runtime.settings import Settings, default_cache_dir
+from h3runtime.vae.audio_config import AudioVaeConfig
+from h3runtime.vae.audio_vae import AudioVae
+from h3runtime.vae.tiling import Tiling
+from h3runtime.vae.video_config import VideoVaeConfig
+from h3runtime.vae.video_vae import VideoVae
+
+CONFIG_KEY = "h3runtime_config"
+"""Metadata of our own files: sizes that tensor shapes can't tell (heads, taps), as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vaes:
+    """Both decoders and encoders, and the facts about their files."""
+
+    video: VideoVae
+    audio: AudioVae
+    facts: tuple[ComponentFacts, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """Everything resident. `facts` are in the order of loading: transformer, text encoder, video VAE, audio VAE."""
+
+    transformer: Dit
+    text_encoder: TextEncoder
+    vaes: Vaes
+    facts: tuple[ComponentFacts, ...]
+
+
+Builder = Callable[[CheckpointFile], nn.Module]
+
+
+class Loader:
+    """Loads components one after the other; the fraction it reports is of the bytes of all files."""
+
+    def __init__(
+        self, settings: Settings, paths: ModelPaths, device: torch.device, linear: LinearBackend[Any], on_progress: OnProgress
+    ) -> None:
+        self.settings, self.paths, self.device, self.linear = settings, paths, device, linear
+        self._on_progress = on_progress
+        self._bytes_before = 0
+        self._bytes_in_all = 1
+        self._index = 0
+
+    def models(self, compute_dtype: torch.dtype) -> Models:
+        """All four components. CheckpointError names the file and every tensor that is wrong."""
+        paths = self.paths
+        self._expect(paths.transformer, paths.text_encoder, paths.video_vae, paths.audio_vae)
+        transformer, first = self._load(
+            "transformer", paths.transformer, lambda f: Dit(DitConfig.from_shapes(f.shapes), dtype=compute_dtype), rules.TRANSFORMER
+        )
+        encoder, second = self._load("text_encoder", paths.text_encoder, _text_encoder, rules.TEXT_ENCODER)
+        vaes = self._vaes()
+        assert isinstance(transformer, Dit) and isinstance(encoder, TextEncoder)
+        require_matching(transformer, encoder, vaes, paths)
+        return Models(transformer, encoder, vaes, (first, second, *vaes.facts))
+
+    def vaes(self) -> Vaes:
+        self._expect(self.paths.video_vae, self.paths.audio_vae)
+        return self._vaes()
+
+    def _vaes(self) -> Vaes:
+        dtype = rules.vae_dtype(self.settings.vae_dtype)
+        tiling = Tiling(self.settings.vae_tile_size)
+
+        def build_video(file: CheckpointFile) -> nn.Module:
+            return VideoVae(VideoVaeConfig.from_shapes(file.shapes, _overrides(file)), dtype, tiling)
+
+        video, first = self._load("video_vae", self.paths.video_vae, build_video, rules.video_vae(dtype))
+        audio, second = self._load("audio_vae", self.paths.audio_vae, _audio_vae, rules.AUDIO_VAE)
+        assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
+        return Vaes(video, audio, (first, second))
+
+    def _expect(self, *files: Path) -> None:
+        self._index, self._bytes_before = 0, 0
+        self._bytes_in_all = max(1, sum(path.stat().st_size for path in files if path.is_file()))
+
+    def _load(self, component: Component, path: Path, build: Builder, rule: LoadRule) -> tuple[nn.Module, ComponentFacts]:
+        with CheckpointFile(path) as file:
+            require_component(file, component)
+            with torch.device("meta"):
+                module = build(file)
+            report = load_module(
+                module, file, linear=self.linear, device=self.device, rule=rule, on_bytes=self._reporter()
+            )
+        module.eval().requires_grad_(False)
+        self._bytes_before += path.stat().st_size
+        self._index += 1
+        facts = ComponentFacts(
+            component=component,
+            file=path.name,
+            sha256=sha256_of(path, default_cache_dir()),
+            format=report.format,
+            bytes=report.bytes,
+            load_seconds=report.seconds,
+            synthetic=report.synthetic,
+        )
+        return module, facts
+
+    def _reporter(self) -> OnBytes:
+        def report(done: int, _in_all: int) -> None:
+            fraction = min(1.0, (self._bytes_before + done) / self._bytes_in_all)
+            self._on_progress(Progress("loading", self._index, 4, fraction))
+
+        return report
+
+
+def _overrides(file: CheckpointFile) -> Mapping[str, object]:
+    """What the file's metadata says that its shapes can't; CheckpointError if that isn't a JSON object."""
+    text = file.metadata.get(CONFIG_KEY, "{}")
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise CheckpointError(f"{file.path.name}: its {CONFIG_KEY} is no JSON object", [Offence(CONFIG_KEY, "is no JSON object")])
+    return found
+
+
+def _text_encoder(file: CheckpointFile) -> nn.Module:
+    return TextEncoder(TextEncoderConfig.from_shapes(file.shapes, _overrides(file)))
+
+
+def _audio_vae(file: CheckpointFile) -> nn.Module:
+    return AudioVae(AudioVaeConfig.from_shapes(file.shapes))
+
+
+def require_matching(transformer: Dit, encoder: TextEncoder, vaes: Vaes, paths: ModelPaths) -> None:
+    """CheckpointError listing every pair of files whose widths don't meet."""
+    config = transformer.config
+    pairs = [
+        (paths.text_encoder, "hidden size", encoder.config.hidden, config.text_dim),
+        (paths.video_vae, "latent channels", vaes.video.config.latent_channels, config.channels),
+        (paths.audio_vae, "latent channels", vaes.audio.config.latent_channels, config.audio_channels),
+    ]
+    offences = [
+        Offence(path.name, f"{what} {has}, but {paths.transformer.name} wants {wants}", str(wants))
+        for path, what, has, wants in pairs
+        if has != wants
+    ]
+    if offences:
+        raise CheckpointError("; ".join(f"{o.field}: {o.message}" for o in offences), offences)

@@ -1,0 +1,249 @@
+"""The engine: everything loaded once, then one request after another.
+
+`generate` reads as the request's table of contents; each line is a stage of another package. Nothing below it knows of
+jobs: it polls for a stop and reports progress between the lines and between sampler steps. Runs in a process of its own
+under `jobs.supervisor`, or inside a command of the command line.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.select import attention_choice, choose_attention
+from h3runtime.backends.linear.select import choose_linear, linear_choice
+from h3runtime.conditioning.conditioner import Conditioner
+from h3runtime.conditioning.pieces import keyframe_pieces
+from h3runtime.conditioning.prompt_cache import PromptCache
+from h3runtime.conditioning.tokenizer import PromptTokenizer
+from h3runtime.core import (
+    Clip,
+    EngineFacts,
+    GenerateSpec,
+    Latents,
+    OnProgress,
+    PackedLayout,
+    Progress,
+    SamplerSettings,
+    ShouldStop,
+    TextFeatures,
+)
+from h3runtime.denoiser.denoise import denoise
+from h3runtime.denoiser.schedule import sigmas
+from h3runtime.engine import determinism
+from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
+from h3runtime.engine.conditions import Keyframes, keyframes_of
+from h3runtime.engine.device import DeviceChoice, choose_device, memory_facts, peak, reset_peak
+from h3runtime.engine.diagnosis import Diagnosis
+from h3runtime.engine.latents_file import latents_path, write_latents
+from h3runtime.engine.load import Loader, Models
+from h3runtime.engine.paths import ModelPaths, model_paths
+from h3runtime.engine.run import FIRST_GUESS, Run
+from h3runtime.engine.warmup import warm_up_specs
+from h3runtime.errors import OutOfMemory
+from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
+from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
+from h3runtime.packing.layout import pack
+from h3runtime.settings import Settings
+
+COMPUTE_DTYPE = torch.bfloat16
+"""The transformer's; ComfyUI allows bf16 and fp32, and runs the published files in bf16 (dit-contract §1.1)."""
+
+
+class ResidentEngine:
+    """Implements `core.Engine`. One thread at a time; `load` before anything else."""
+
+    def __init__(self, settings: Settings, threads: int | None = None, ffmpeg_loglevel: str = "error") -> None:
+        if threads is not None:
+            torch.set_num_threads(threads)
+        determinism.pin()
+        self.settings = settings
+        self.place: DeviceChoice = choose_device(settings.device)
+        self.device = self.place.device
+        self.attention, self.attention_why = choose_attention(settings.attention, self.device)
+        self.linear, self.linear_why = choose_linear(settings.linear, self.device)
+        self.tool: FFmpeg = find_ffmpeg()
+        self._ffmpeg_loglevel = ffmpeg_loglevel
+        self._shares: Mapping[str, float] = FIRST_GUESS
+        self._startup: dict[str, float] = {}
+
+    def load(self, on_progress: OnProgress) -> None:
+        """Read all weights and run the warm-up shapes. CheckpointError or SettingsError says what can't be loaded."""
+        began = time.monotonic()
+        on_progress(Progress("loading"))
+        self.paths: ModelPaths = model_paths(self.settings)
+        tokenizer = PromptTokenizer.from_folder(self.paths.tokenizer)
+        loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress)
+        self.models: Models = loader.models(COMPUTE_DTYPE)
+        encoder_hash = next(f.sha256 for f in self.models.facts if f.component == "text_encoder")
+        cache = PromptCache(self.settings.prompt_cache_bytes)
+        self.conditioner = Conditioner(tokenizer, self.models.text_encoder, encoder_hash, cache)
+        # No backend of this version compiles anything.
+        self._startup["kernel_build_seconds"] = 0.0
+        self._warm_up(on_progress)
+        self._startup["cold_start_seconds"] = time.monotonic() - began
+
+    def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
+        """One clip. Raises JobError kinds with stage and step, BadMedia for a picture that changed since admission."""
+        determinism.assert_pinned()
+        run = Run(on_progress, should_stop, self._shares)
+        diagnosis = Diagnosis(spec)
+        try:
+            with run.stage("conditioning"):
+                keyframes = keyframes_of(spec, self.models.vaes.video, self.device, run.should_stop)
+                text = self._text(spec, keyframes, run)
+                layout = self._layout(spec, text, keyframes)
+            latents, memory = self._sample(spec, layout, text, keyframes, run, diagnosis)
+            decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
+            saved = self._save(spec, latents)
+        except torch.OutOfMemoryError as error:
+            torch.cuda.empty_cache()
+            raise OutOfMemory("the device's memory is full", stage=run.stage_name, step=run.step_index) from error
+        run.finish()
+        self._shares = run.shares()
+        return self._clip(spec, decoded, latents, memory, run, diagnosis, saved, keyframes, layout)
+
+    def facts(self) -> EngineFacts:
+        main = self.models.facts[0]
+        return EngineFacts(
+            device=self.place.name,
+            checkpoint=f"{main.file}:{main.sha256[:12]}",
+            components=self.models.facts,
+            attention=attention_choice(self.attention, self.attention_why, self.device),
+            linear=linear_choice(self.linear, self.linear_why, self.device),
+            startup=dict(self._startup),
+            memory=memory_facts(self.device),
+            warnings=self._warnings(),
+        )
+
+    def close(self) -> None:
+        """Give the device's memory back."""
+        for name in ("models", "conditioner"):
+            if hasattr(self, name):
+                delattr(self, name)
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    # --- stages ---
+
+    def _text(self, spec: GenerateSpec, keyframes: Keyframes, run: Run) -> TextFeatures:
+        return self.conditioner.condition(keyframe_pieces(spec.prompt, keyframes.pictures), run.should_stop)
+
+    def _layout(self, spec: GenerateSpec, text: TextFeatures, keyframes: Keyframes) -> PackedLayout:
+        height, width = latent_side(spec.height), latent_side(spec.width)
+        time_latents, sound_latents = latent_frames(spec.frames), audio_latents(spec.frames)
+        return pack(time_latents, height, width, sound_latents, text.tags, keyframes.shapes)
+
+    def _sample(
+        self,
+        spec: GenerateSpec,
+        layout: PackedLayout,
+        text: TextFeatures,
+        keyframes: Keyframes,
+        run: Run,
+        diagnosis: Diagnosis,
+    ) -> tuple[Latents, dict[str, int]]:
+        forwards = forwards_of(spec.sampling)
+        reset_peak(self.device)
+        diagnosis.begin()
+        with run.stage("sampling", forwards):
+            latents = denoise(
+                self.models.transformer,
+                layout,
+                text,
+                keyframes.keyframes,
+                (),
+                spec.sampling,
+                device=self.device,
+                dtype=COMPUTE_DTYPE,
+                attention=self._attention_of(spec),
+                on_step=lambda step: (diagnosis.step(step), run.step(step.index + 1, forwards))[1],
+                should_stop=run.should_stop,
+            )
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        return latents, {f"peak_sampling_{name}_bytes": size for name, size in peak(self.device).items()}
+
+    def _attention_of(self, spec: GenerateSpec) -> AttentionBackend:
+        return self.attention if spec.attention is None else choose_attention(spec.attention, self.device)[0]
+
+    def _target(self, spec: GenerateSpec) -> ClipTarget:
+        return ClipTarget(
+            output=spec.output,
+            scratch=spec.scratch,
+            encode=spec.encode,
+            overwrite=spec.overwrite,
+            synthetic=self.models.facts[0].synthetic,
+            blend=self.settings.vae_blend,
+            mux_stall_seconds=self.settings.timeout_mux,
+            ffmpeg_loglevel=self._ffmpeg_loglevel,
+        )
+
+    def _save(self, spec: GenerateSpec, latents: Latents) -> Path | None:
+        if not spec.save_latents:
+            return None
+        path = latents_path(spec.output)
+        write_latents(path, latents, spec.request, spec.scratch)
+        return path
+
+    def _clip(
+        self,
+        spec: GenerateSpec,
+        decoded: DecodedClip,
+        latents: Latents,
+        memory: dict[str, int],
+        run: Run,
+        diagnosis: Diagnosis,
+        saved: Path | None,
+        keyframes: Keyframes,
+        layout: PackedLayout,
+    ) -> Clip:
+        written, shape = decoded.written, decoded.shape
+        return Clip(
+            output=written.output,
+            sha256=written.sha256,
+            bytes=written.bytes,
+            width=shape.width,
+            height=shape.height,
+            frames=written.frames,
+            samples=written.samples,
+            seed=spec.sampling.seed,
+            forwards=forwards_of(spec.sampling),
+            attention=self._attention_of(spec).name,
+            linear=self.linear.name,
+            timings=dict(run.timings),
+            memory=memory,
+            checks=decoded.checks,
+            warnings=(*self._warnings(), *decoded.warnings),
+            latents_output=saved,
+            diagnostics=diagnosis.report(latents, layout, keyframes.inputs, memory),
+        )
+
+    def _warnings(self) -> tuple[str, ...]:
+        found = []
+        if self.models.facts[0].synthetic:
+            found.append("the loaded checkpoint is made up: it shows that the pipeline works, not what H3 can do")
+        if self.settings.vae_tile_size != 256:
+            found.append(f"video VAE tiles of {self.settings.vae_tile_size} px: only 256 was trained, expect a grid")
+        return tuple(found)
+
+    def _warm_up(self, on_progress: OnProgress) -> None:
+        """Run the listed shapes once, so that the first request meets no lazy initialisation."""
+        began = time.monotonic()
+        shapes = self.settings.warmup_shapes
+        with warm_up_specs(shapes) as specs:
+            for index, spec in enumerate(specs):
+                on_progress(Progress("warming", index, len(shapes), index / max(len(shapes), 1)))
+                self.generate(spec, lambda _: None, lambda: False)
+        self.conditioner.cache.clear()
+        self._shares = FIRST_GUESS
+        self._startup["warmup_seconds"] = time.monotonic() - began
+
+
+def forwards_of(settings: SamplerSettings) -> int:
+    """Network calls of a run: `beta` merges equal sigmas (dit-contract §5.1)."""
+    return len(sigmas(settings)) - 1

@@ -1,0 +1,100 @@
+"""One job in flight: where it is, how long each stage took, whether it should stop.
+
+`Run` sits between the lines of `Engine.generate`; nothing below the engine knows about jobs. The fraction it reports
+is weighted by how long stages took in this process's last run, so that it moves evenly, and it never falls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from h3runtime.core import OnProgress, Progress, ShouldStop
+from h3runtime.errors import JobCancelled, JobError
+from h3runtime.observe.timing import StageTimer
+
+STAGES = ("conditioning", "sampling", "audio_decode", "video_decode", "mux")
+FIRST_GUESS: Mapping[str, float] = {
+    "conditioning": 0.05,
+    "sampling": 0.75,
+    "audio_decode": 0.02,
+    "video_decode": 0.16,
+    "mux": 0.02,
+}
+
+
+class Run:
+    """Reports progress, keeps `timings` in seconds, and raises JobCancelled once `should_stop` says so."""
+
+    def __init__(self, on_progress: OnProgress, should_stop: ShouldStop, shares: Mapping[str, float]) -> None:
+        total = sum(shares.values())
+        self.timer = StageTimer()
+        self._shares = {stage: shares[stage] / total for stage in shares}
+        self._on_progress = on_progress
+        self._should_stop = should_stop
+        self._total: float | None = None
+        self._done = 0.0
+        self._stage = ""
+        self._step: int | None = None
+
+    @contextmanager
+    def stage(self, name: str, steps: int = 1) -> Iterator[None]:
+        """Time a stage, and put its name (and step) on any JobError that leaves it."""
+        self.check_stop()
+        self._stage, self._step = name, None
+        self._report(0, steps)
+        try:
+            with self.timer.stage(name):
+                yield
+        except JobError as error:
+            error.stage = error.stage or name
+            error.step = self._step if error.step is None else error.step
+            raise
+        self._done += self._shares.get(name, 0.0)
+        self._report_fraction(steps, steps, self._done)
+
+    def step(self, done: int, steps: int) -> None:
+        """`done` of `steps` of the current stage are behind us."""
+        self._step = done
+        self._report(done, steps)
+        self.check_stop()
+
+    @property
+    def should_stop(self) -> ShouldStop:
+        return self._should_stop
+
+    @property
+    def stage_name(self) -> str | None:
+        return self._stage or None
+
+    @property
+    def step_index(self) -> int | None:
+        return self._step
+
+    def check_stop(self) -> None:
+        if self._should_stop():
+            raise JobCancelled("the job was cancelled", stage=self._stage or None, step=self._step)
+
+    @property
+    def timings(self) -> dict[str, float]:
+        """Seconds by stage, and `total` once finished."""
+        return {**self.timer.timings, **({} if self._total is None else {"total": self._total})}
+
+    def finish(self) -> None:
+        self._total = self.timer.total
+        self._stage = "done"
+        self._report_fraction(1, 1, 1.0)
+
+    def shares(self) -> dict[str, float]:
+        """How the stages of this run compared: the next run's weights."""
+        return {stage: max(self.timer.timings.get(stage, 0.0), 1e-3) for stage in STAGES}
+
+    def _report(self, done: int, steps: int) -> None:
+        share = self._shares.get(self._stage, 0.0)
+        self._report_fraction(done, steps, self._done + share * done / max(steps, 1))
+
+    def _report_fraction(self, done: int, steps: int, fraction: float) -> None:
+        fraction = min(fraction, 1.0)
+        elapsed = self.timer.total
+        eta = elapsed * (1 - fraction) / fraction if fraction > 0.02 else None
+        self._on_progress(Progress(self._stage, done, steps, fraction, eta))
