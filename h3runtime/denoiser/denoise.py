@@ -8,8 +8,8 @@ with a network, a layout and conditions; its `Latents` go to the VAEs.
                D = x - sigma v                                  fp32, from the unrounded x (§4.1)
                the sampler moves x
 
-The host stays one step behind the device: step i is launched, then step i - 1 is looked at, reported and may end the
-run. So nothing waits for a step in flight, and a stop takes effect within a step.
+The host stays one step behind an accelerator: step i is launched, then step i - 1 is looked at, reported and may end
+the run. So nothing waits for a step in flight, and a stop takes effect within a step.
 """
 
 from __future__ import annotations
@@ -91,12 +91,12 @@ class Network(Protocol[PreparedT]):
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Generic[PreparedT]):
-    """A network as the sampler sees it: packed fp32 x [N] and a step -> D [N]."""
+    """A network as the sampler sees it: packed fp32 x [N] and a step -> D [N]. sigmas: fp32 [n + 1] on the CPU."""
 
     network: Network[PreparedT]
     prepared: PreparedT
     settings: SamplerSettings
-    sigmas: Sequence[float]
+    sigmas: torch.Tensor
     streams: Streams
     dtype: torch.dtype
     keeper: Keeper | None = None
@@ -104,27 +104,27 @@ class Estimate(Generic[PreparedT]):
     def __call__(self, x: torch.Tensor, step: int) -> torch.Tensor:
         if self.keeper is None:
             return self.ask(x, step)
-        shown = self.keeper.show(x, self.sigmas[step])
+        shown = self.keeper.show(x, float(self.sigmas[step]))
         return self.keeper.restore(self.ask(shown, step))
 
     def ask(self, x: torch.Tensor, step: int) -> torch.Tensor:
         """The network's own estimate at x."""
-        carry = Carry.at(self.sigmas[step], self.settings)
+        sigma = float(self.sigmas[step])
+        carry = Carry.at(sigma, self.settings)
         video, carried = self.streams.split(x.to(self.dtype))
         audio = carry.to_network(carried)
         video_velocity, audio_velocity = self.network(
             self.prepared,
             video,
             audio,
-            self.sigmas[step],
+            sigma,
             step=step,
             masks=None if self.keeper is None else self.keeper.tokens,
-            sigma_next=self.sigmas[step + 1],
+            sigma_next=float(self.sigmas[step + 1]),
         )
-        velocity = self.streams.join(
-            video_velocity.to(self.dtype), carry.to_sampler(audio, audio_velocity.to(self.dtype))
-        )
-        return x - velocity.float() * self.sigmas[step]
+        carried_velocity = carry.to_sampler(audio, audio_velocity.to(self.dtype))
+        velocity = self.streams.join(video_velocity.to(self.dtype), carried_velocity)
+        return x - velocity.float() * sigma
 
 
 def denoise(
@@ -149,9 +149,46 @@ def denoise(
     `masks`, their content is the initial latent unless `init` is another. Raises InvalidRequest for illegal settings
     before any work, JobCancelled between steps, NumericalError naming the first step whose result is not finite.
     """
+    _stop_if_asked(should_stop, 0)
+    estimate, x = begin(
+        network,
+        layout,
+        text,
+        keyframes,
+        references,
+        settings,
+        device=device,
+        dtype=dtype,
+        attention=attention,
+        init=init,
+        masks=masks,
+    )
+    steps = sample(settings.sampler, x, estimate.sigmas, estimate)
+    for done in _watched(steps, len(estimate.sigmas) - 1, device, should_stop):
+        x = done.after
+        if on_step is not None:
+            on_step(done)
+    video, audio = estimate.streams.split(x)
+    return Latents(video=video, audio=audio / audio_scale(settings))
+
+
+def begin(
+    network: Network[PreparedT],
+    layout: PackedLayout,
+    text: TextFeatures,
+    keyframes: Sequence[Keyframe],
+    references: Sequence[Reference],
+    settings: SamplerSettings,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    attention: AttentionBackend | None = None,
+    init: Latents | None = None,
+    masks: Masks | None = None,
+) -> tuple[Estimate[PreparedT], torch.Tensor]:
+    """All of a run but its steps: what the sampler asks, and x before the first step. Arguments as for `denoise`."""
     find_sampler(settings.sampler)
     sigmas = sigmas_of(settings)
-    levels = sigmas.tolist()
     init = init if init is not None or masks is None else masks.content
     drawn = _draw(network.config, layout, settings.seed, init)
     streams = Streams.of(drawn)
@@ -163,19 +200,13 @@ def denoise(
         keyframes,
         references,
         settings.seed,
-        levels if keeper is None or keeper.tokens is None else None,
+        sigmas.tolist() if keeper is None or keeper.tokens is None else None,
         shift=settings.shift,
         audio_shift=settings.audio_shift,
         attention=attention,
     )
-    estimate = Estimate(network, prepared, settings, levels, streams, dtype, keeper)
-    x = _start(noise, init, levels[0], streams, settings)
-    for done in _watched(sample(settings.sampler, x, sigmas, estimate), len(levels) - 1, device, should_stop):
-        x = done.after
-        if on_step is not None:
-            on_step(done)
-    video, audio = streams.split(x)
-    return Latents(video=video, audio=audio / audio_scale(settings))
+    estimate = Estimate(network, prepared, settings, sigmas, streams, dtype, keeper)
+    return estimate, _start(noise, init, float(sigmas[0]), streams, settings)
 
 
 def _draw(sizes: LatentSizes, layout: PackedLayout, seed: int, init: Latents | None) -> Latents:
@@ -203,18 +234,18 @@ def _start(
 
 
 def _watched(steps: Iterator[Step], count: int, device: torch.device, should_stop: ShouldStop | None) -> Iterator[Step]:
-    """The same steps, each held back until the next one is launched and it is known to be finite."""
+    """The same steps, known to be finite; on an accelerator each is held back until the next one is launched."""
     watch = FiniteWatch(count, device)
-    held: Step | None = None
+    held: list[Step] = []
     _stop_if_asked(should_stop, 0)
     for step in steps:
         watch.note(step.index, step.after)
-        if held is not None:
-            yield _finite(held, watch)
+        held.append(step)
+        if len(held) > watch.lag:
+            yield _finite(held.pop(0), watch)
         _stop_if_asked(should_stop, step.index + 1)
-        held = step
-    if held is not None:
-        yield _finite(held, watch)
+    for step in held:
+        yield _finite(step, watch)
 
 
 def _finite(step: Step, watch: FiniteWatch) -> Step:

@@ -10,10 +10,11 @@ import torch
 
 
 class FiniteWatch:
-    """Flags of a run's steps, in pinned memory where the device is an accelerator."""
+    """Flags of a run's steps, in pinned memory where the device is an accelerator. lag: steps to look back."""
 
     def __init__(self, steps: int, device: torch.device) -> None:
         self._asynchronous = device.type == "cuda"
+        self.lag = 1 if self._asynchronous else 0
         self._flags = torch.zeros(steps, dtype=torch.bool, pin_memory=self._asynchronous)
         self._arrived: dict[int, torch.cuda.Event] = {}
 

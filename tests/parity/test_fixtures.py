@@ -7,8 +7,6 @@ import pytest
 from tests.parity.fixture import DIRECTORY, Fixture
 
 FILES = sorted(p for p in DIRECTORY.glob("*") if p.suffix in {".safetensors", ".json"}) if DIRECTORY.is_dir() else []
-# Masks around the network (pooling and re-injection) come with the edit task.
-LATER = {"sampler_masked"}
 
 
 def test_the_directory_is_there() -> None:
@@ -20,6 +18,4 @@ def test_the_directory_is_there() -> None:
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_fixture(path) -> None:
     fixture = Fixture(path)
-    if fixture.kind in LATER:
-        pytest.skip("masked sampling is not built yet")
     importlib.import_module(f"tests.parity.kinds.{fixture.kind}").check(fixture)

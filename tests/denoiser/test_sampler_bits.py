@@ -1,0 +1,85 @@
+"""The recorded bf16 runs, call by call, bit for bit, in a process held to the matrix kernels that recorded them.
+
+Each network call starts from the recorded state, with its clocks in fp32 where the recording version had them so. What
+still differs is fp32 products (patch projections, AdaLN of the curve form, heads): they round by the maker of the CPU,
+and now and then that flips a bf16 rounding. With other kernels of the same library the same calls come out equal and
+others don't. Updates need no kernel and are compared in tests/parity.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+from unittest import mock
+
+import pytest
+import torch
+
+from h3runtime.denoiser import schedule
+from tests.denoiser.test_dit_bits import KERNELS
+from tests.parity.fixture import DIRECTORY, REPOSITORY, Fixture
+from tests.parity.kinds.sampler_masked import masks_of
+from tests.parity.kinds.sampler_trajectory import calls, initial
+
+FILES = {
+    "sampler_res_multistep_beta6_t2va": set(),
+    "sampler_euler_simple4_fl2va": set(),
+    "sampler_res_multistep_beta6_denoise05_t2va": set(),
+    "sampler_res_multistep_simple8_ref2va_curve": set(),
+    "sampler_res_multistep_beta12_t2va_curve": {4, 11},
+    "sampler_masked_euler_simple4_t2va": set(),
+}
+"""Recorded run -> steps that may differ here."""
+
+
+def differing(name: str) -> set[int]:
+    """Steps of a recorded bf16 run whose network call doesn't give the recorded bits."""
+    fixture = Fixture(DIRECTORY / f"{name}.safetensors")
+    masked = fixture.kind == "sampler_masked"
+    given: dict[str, Any] = {"masks": masks_of(fixture)} if masked else {"init": initial(fixture)}
+    with nullcontext() if masked else clocks_in_fp32():
+        return {
+            i
+            for i, call in enumerate(calls(fixture, "bf16", **given))
+            if not all(torch.equal(got, want) for got, want in call.values())
+        }
+
+
+@contextmanager
+def clocks_in_fp32() -> Iterator[None]:
+    """The network's timesteps as the version that recorded the unmasked runs computed them."""
+
+    def recorded(sigma: float, shift: float, audio_shift: float) -> schedule.Timesteps:
+        read = schedule.network_sigma(sigma)
+        own = schedule.audio_sigma(read, shift, audio_shift)
+        video, audio = float(1.0 - read), float(1.0 - own)
+        pins = max(video, schedule.VISUAL_LEVEL), max(audio, schedule.AUDIO_LEVEL)
+        return schedule.Timesteps(float(read), float(own), video, audio, *pins)
+
+    with mock.patch("h3runtime.denoiser.dit.timesteps", recorded):
+        yield
+
+
+def test_bf16_calls_give_the_recorded_bits() -> None:
+    if not DIRECTORY.is_dir() or "H3_FIXTURES" in os.environ:
+        pytest.skip(f"not the recorded cases: {DIRECTORY}")
+    if torch.backends.cpu.get_cpu_capability() != "AVX512" or not torch.__version__.startswith("2.13."):
+        pytest.skip("recorded with torch 2.13 on a CPU with AVX-512")
+    done = subprocess.run(
+        [sys.executable, "-m", __name__],
+        cwd=REPOSITORY,
+        env=os.environ | KERNELS,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    found = {name: differing(name) - tolerated for name, tolerated in FILES.items()}
+    extra = {name: steps for name, steps in found.items() if steps}
+    sys.exit(f"not the recorded bits at steps {extra}" if extra else 0)
