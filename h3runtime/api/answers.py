@@ -19,6 +19,7 @@ from h3runtime.errors import H3Error
 from h3runtime.jobs.queue import job_timings
 from h3runtime.jobs.supervisor import EngineState, EngineStatus
 from h3runtime.jobs.table import Job, Status
+from h3runtime.observe import memory
 from h3runtime.packing.geometry import MIN_FRAMES, MIN_SIDE, MULTIPLE
 from h3runtime.settings import Settings
 
@@ -230,7 +231,7 @@ def ready_answer(state: EngineState, disk_full: bool, queue_depth: int, settings
         models=[_model(component) for component in facts.components] if facts else [],
         checkpoint=facts.checkpoint if facts else None,
         device=facts.device if facts else None,
-        memory=dict(facts.memory) if facts else {},
+        memory=(dict(facts.memory) if facts else {}) | {"host_available_bytes": memory.available_bytes()},
         attention=_backend(facts.attention) if facts else None,
         linear=_backend(facts.linear) if facts else None,
         codecs=CODECS,

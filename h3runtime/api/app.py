@@ -29,7 +29,7 @@ from h3runtime.api.limits import BodyLimit
 from h3runtime.api.request import GenerateBody
 from h3runtime.api.requests import Requests
 from h3runtime.api.service import Service
-from h3runtime.errors import NotFinished, OutputExpired
+from h3runtime.errors import NotFinished, NotFound, OutputExpired
 from h3runtime.jobs.supervisor import EngineStatus
 from h3runtime.jobs.table import Job, Status
 from h3runtime.observe.metrics import CONTENT_TYPE
@@ -121,8 +121,10 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
 
     @app.head("/jobs/{job_id}/content", include_in_schema=False)
     @app.get("/jobs/{job_id}/content", tags=["jobs"], operation_id="get_content", response_class=FileResponse)
-    async def get_content(job_id: str, request: Request) -> Response:
-        """The clip. Ranges and `If-None-Match` are answered; the ETag is its SHA-256."""
+    async def get_content(job_id: str, request: Request, variant: Annotated[int, Query(ge=0)] = 0) -> Response:
+        """The clip. Ranges and `If-None-Match` are answered; the ETag is its SHA-256. A job has the one variant 0."""
+        if variant != 0:
+            raise NotFound(f"job {service.table.get(job_id).id} has no variant {variant}")
         return _content(service, job_id, request.headers.get("if-none-match", ""))
 
 

@@ -212,7 +212,7 @@ def _offence(item: ErrorDetails) -> Offence:
     if kind == "extra_forbidden":
         return _unknown(field, item["loc"])
     if kind == "missing":
-        return Offence(field, "is missing", "a value")
+        return Offence(field, "is missing", RANGES.get(field, "a value"))
     if "legal" in context:
         return Offence(field, str(context["text"]), str(context["legal"]))
     message, legal = WORDS.get(kind, ("{value} is refused", item["msg"]))

@@ -1,4 +1,4 @@
-"""Around every request: an id, a log line, a count, and an answer even where our own code failed.
+"""Around every request: an id, a log line, a count, and a problem wherever something else than a problem would go out.
 
 Pure ASGI, outside the framework's own error handling, so that nothing goes out without an id. A client's
 `X-Request-ID` is taken over if it is a plain word, else we make one.
@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import re
 import time
+from http import HTTPStatus
 
 import structlog
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
 from h3runtime.api.problems import problem
-from h3runtime.errors import InternalError
+from h3runtime.errors import InternalError, MalformedRequest
 from h3runtime.observe.metrics import Metrics
 
 HEADER = "x-request-id"
@@ -40,13 +42,20 @@ class Requests:
         request_id = _request_id(Headers(scope=scope).get(HEADER, ""))
         scope.setdefault("state", {})["request_id"] = request_id
         began, status = time.monotonic(), 0
+        plain: Message | None = None
 
         async def tagged(message: Message) -> None:
-            nonlocal status
+            nonlocal status, plain
             if message["type"] == "http.response.start":
                 status = message["status"]
                 MutableHeaders(scope=message)[HEADER] = request_id
-            await send(message)
+                plain = message if _is_plain_error(message) else None
+            if plain is None:
+                await send(message)
+            elif not message.get("more_body", message is plain):
+                answer = _as_problem(plain, request_id)
+                plain = None
+                await answer(scope, receive, tagged)
 
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
@@ -66,6 +75,17 @@ class Requests:
             log.info(
                 "http_request", method=scope["method"], route=route, status=status, duration_ms=round(seconds * 1000, 1)
             )
+
+
+def _is_plain_error(start: Message) -> bool:
+    """The framework answers a few mistakes in plain text by itself, a bad `Range` for one."""
+    return start["status"] >= 400 and Headers(scope=start).get("content-type", "text/plain").startswith("text/plain")
+
+
+def _as_problem(start: Message, request_id: str) -> Response:
+    kept = {name: value for name, value in Headers(scope=start).items() if name in ("content-range", "allow")}
+    phrase = HTTPStatus(start["status"]).phrase
+    return problem(MalformedRequest(phrase), request_id, start["status"], kept)
 
 
 def _request_id(given: str) -> str:

@@ -195,7 +195,12 @@ class Supervisor:
 
     def _live_once(self) -> None:
         """One process from its start to its end, whatever that is."""
-        self._process = _EngineProcess(self._recipe)
+        try:
+            self._process = _EngineProcess(self._recipe)
+        except Exception as error:
+            log.error("engine_not_started", exc_info=error)
+            self._bury(EngineDead(f"the engine process could not be started: {type(error).__name__}"))
+            return
         try:
             why = self._converse(self._process)
         except Exception as error:

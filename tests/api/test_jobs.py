@@ -58,7 +58,12 @@ def test_the_clip_can_be_fetched_whole_and_in_parts(server: Running) -> None:
     assert (tail.status_code, tail.content) == (206, whole.content[-4:])
     changed = server.client.get(job["url"], headers={"Range": "bytes=-4", "If-Range": '"other"'})
     assert changed.status_code == 200
-    assert server.client.get(job["url"], headers={"Range": "bytes=999999-"}).status_code == 416
+    for wrong, status in (("bytes=999999-", 416), ("bytes=x", 400)):
+        answer = server.client.get(job["url"], headers={"Range": wrong})
+        assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
+        assert answer.json()["status"] == status
+    assert server.client.get(job["url"], params={"variant": 0}).status_code == 200
+    assert server.client.get(job["url"], params={"variant": 1}).json()["code"] == "not_found"
     assert server.client.get(job["url"], headers={"If-None-Match": whole.headers["etag"]}).status_code == 304
     head = server.client.head(job["url"])
     assert (head.status_code, head.headers["content-length"], head.content) == (200, str(job["bytes"]), b"")

@@ -1,0 +1,200 @@
+"""`serve` as a process: its log, its signals, and what is left when it is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from h3runtime.api.serve import _listen
+from h3runtime.errors import SettingsError
+from h3runtime.jobs.files import Folders
+from h3runtime.settings import Settings
+from tests.api.server import PATIENCE, SMALL
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from h3runtime.api.serve import serve
+from h3runtime.settings import Settings
+settings = Settings(data_dir=Path(sys.argv[1]), port=0, disk_floor_bytes=0, drain_seconds=float(sys.argv[2]))
+sys.exit(serve(settings, "tests.fake_engine:create_for_serve"))
+"""
+
+
+@dataclass
+class Process:
+    popen: subprocess.Popen[str]
+    log: list[dict[str, Any]]
+    client: httpx2.Client
+
+    def in_background(self, **body: Any) -> list[httpx2.Response]:
+        """A blocking request in a thread; its answer will be in the list."""
+        answers: list[httpx2.Response] = []
+        thread = threading.Thread(target=lambda: answers.append(self.client.post("/generate", json=SMALL | body)))
+        thread.start()
+        self.wait_event("generate_start")
+        return answers
+
+    def wait_event(self, event: str) -> dict[str, Any]:
+        until = time.monotonic() + PATIENCE
+        while not (found := [line for line in self.log if line["event"] == event]):
+            assert time.monotonic() < until, self.log
+            time.sleep(0.01)
+        return found[-1]
+
+    def engine_pid(self) -> int:
+        children = Path(f"/proc/{self.popen.pid}/task/{self.popen.pid}/children").read_text().split()
+        children += [
+            pid
+            for task in Path(f"/proc/{self.popen.pid}/task").iterdir()
+            for pid in (task / "children").read_text().split()
+        ]
+        engines = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return engines[0]
+
+
+@contextmanager
+def served(folder: Path, drain: float = 20.0) -> Iterator[Process]:
+    command = [sys.executable, "-c", PROGRAM, str(folder), str(drain)]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as popen:
+        log: list[dict[str, Any]] = []
+
+        def read() -> None:
+            assert popen.stdout is not None
+            for line in popen.stdout:
+                # Every line must be JSON, the library's own included.
+                log.append(json.loads(line))
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        try:
+            with httpx2.Client(timeout=PATIENCE) as client:
+                process = Process(popen, log, client)
+                client.base_url = process.wait_event("listening")["url"]
+                process.wait_event("engine_ready")
+                yield process
+        finally:
+            popen.kill()
+            reader.join()
+
+
+def is_gone(pid: int) -> bool:
+    until = time.monotonic() + 10
+    while time.monotonic() < until:
+        try:
+            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
+                return True
+        except FileNotFoundError:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_sigterm_lets_the_running_job_finish_and_ends_with_0(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        engine = server.engine_pid()
+        answers = server.in_background(prompt="x step_seconds=0.1", steps=15)
+        waiting = server.client.post("/generate", json=SMALL, headers={"Prefer": "respond-async"}).json()["id"]
+        server.popen.send_signal(signal.SIGTERM)
+        server.wait_event("draining")
+        state = server.client.get("/ready")
+        assert (state.status_code, state.json()["status"]) == (503, "draining")
+        assert server.client.get("/live").status_code == 200
+        refused = server.client.post("/generate", json=SMALL)
+        assert (refused.status_code, refused.json()["code"]) == (503, "draining")
+        lost = server.client.get(f"/jobs/{waiting}").json()
+        assert (lost["status"], lost["error"]["code"]) == ("failed", "interrupted")
+        assert server.popen.wait(20) == 0
+        assert [answer.json()["status"] for answer in answers] == ["succeeded"]
+        assert is_gone(engine)
+        assert server.popen.stderr is not None
+        assert server.popen.stderr.read() == ""
+    events = {line["event"] for line in server.log}
+    assert {"listening", "generate_start", "generate_complete", "draining", "stopped"} <= events
+    done = server.wait_event("generate_complete")
+    assert {"job_id", "output", "seed", "attention", "linear", "width", "height", "frames", "timings"} <= done.keys()
+    assert "step_seconds" not in json.dumps(server.log)
+
+
+def test_sigterm_stops_a_job_that_takes_too_long(tmp_path: Path) -> None:
+    with served(tmp_path, drain=0.2) as server:
+        answers = server.in_background(prompt="x step_seconds=0.1", steps=200)
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.wait(10) == 0
+        job = answers[0].json()
+        assert (job["status"], job["error"]["code"]) == ("failed", "interrupted")
+        assert list((tmp_path / "outputs").iterdir()) == []
+        assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_sigterm_kills_a_job_that_hears_nothing(tmp_path: Path) -> None:
+    with served(tmp_path, drain=0.1) as server:
+        engine = server.engine_pid()
+        answers = server.in_background(prompt="x hang_at=sampling")
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.wait(15) == 0
+        assert answers[0].json()["error"]["code"] == "interrupted"
+        assert is_gone(engine)
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        engine = server.engine_pid()
+        job = {**SMALL, "prompt": "x hang_at=sampling"}
+        server.client.post("/generate", json=job, headers={"Prefer": "respond-async"})
+        server.popen.send_signal(signal.SIGINT)
+        server.wait_event("draining")
+        began = time.monotonic()
+        server.popen.send_signal(signal.SIGTERM)
+        assert server.popen.wait(5) == 128 + signal.SIGTERM
+        assert time.monotonic() - began < 2
+        assert is_gone(engine)
+
+
+def test_a_killed_server_takes_its_engine_along(tmp_path: Path) -> None:
+    with served(tmp_path) as server:
+        engine = server.engine_pid()
+        job = {**SMALL, "prompt": "x hang_at=sampling"}
+        server.client.post("/generate", json=job, headers={"Prefer": "respond-async"})
+        server.wait_event("generate_start")
+        os.kill(server.popen.pid, signal.SIGKILL)
+        assert is_gone(engine)
+    left = list((tmp_path / "tmp").iterdir())
+    assert len(left) == 1
+    folders = Folders(Settings(data_dir=tmp_path))
+    assert list(folders.tmp.iterdir()) == []
+    folders.close()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "no.such.host.invalid", "203.0.113.7"])
+def test_an_address_that_cannot_be_used_is_a_typed_error(host: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        with pytest.raises(SettingsError, match=r"can't listen on .*:\d+") as raised:
+            _listen(host, taken.getsockname()[1])
+    assert "\n" not in raised.value.message
+
+
+def test_a_second_server_on_a_data_folder_refuses(tmp_path: Path) -> None:
+    first = Folders(Settings(data_dir=tmp_path))
+    with pytest.raises(SettingsError, match="another server uses it"):
+        Folders(Settings(data_dir=tmp_path))
+    first.close()
+    Folders(Settings(data_dir=tmp_path)).close()
