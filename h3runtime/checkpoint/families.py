@@ -25,6 +25,13 @@ COMPONENTS: Mapping[Component, tuple[str, ...]] = {
 """Names that are all there in a file of the component (checkpoint-formats §5, §7). ComfyUI looks for encoder layer 49;
 layer 0 serves encoders of any depth."""
 
+TITLES: Mapping[Component, str] = {
+    "transformer": "a transformer",
+    "text_encoder": "a text encoder",
+    "video_vae": "a video VAE",
+    "audio_vae": "an audio VAE",
+}
+
 FOREIGN: tuple[tuple[str, Callable[[str], bool]], ...] = (
     ("a LoRA", lambda n: ".lora_" in n or n.startswith("lora_")),
     ("a transformer in the Diffusers layout", lambda n: n.startswith("transformer_blocks.") and ".attn.to_q." in n),
@@ -59,9 +66,9 @@ def require_component(file: CheckpointFile, component: Component) -> None:
     try:
         found = detect_component(file.shapes)
     except CheckpointError as error:
-        raise checkpoint_error(file.path, [Offence(FILE, error.message, component)]) from None
+        raise checkpoint_error(file.path, [Offence(FILE, error.message, TITLES[component])]) from None
     if found != component:
-        raise checkpoint_error(file.path, [Offence(FILE, f"is a {found.replace('_', ' ')}", component)])
+        raise checkpoint_error(file.path, [Offence(FILE, f"is {TITLES[found]}", TITLES[component])])
 
 
 def adaln_form(shapes: Shapes) -> Literal["pruned", "full"]:

@@ -323,7 +323,7 @@ def _low_pass(recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tensor
     return torch.tensor([*AUDIO_TAPS, *reversed(AUDIO_TAPS)]).reshape(shape)
 
 
-LOUDNESS, STREAM = 0.12, 3.3
+LOUDNESS, STREAM = 0.12, 2.3
 """Root mean square that the sound shall have, and that of what enters the last filter (measured)."""
 
 
