@@ -31,7 +31,8 @@ from h3runtime.errors import Offence
 from h3runtime.quant.stored import Int8RowWeight, Nvfp4Weight, PlainWeight, StoredWeight
 
 OnBytes = Callable[[int, int], None]
-"""Called with bytes done and bytes in all, after each layer; the last call has both equal."""
+"""Called with bytes done and bytes in all, about REPORTS times; the last call has both equal."""
+REPORTS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +159,7 @@ class _Loading:
         self.module, self.file, self.linear, self.device, self.rule = module, file, linear, device, rule
         self.on_bytes = on_bytes
         self.done = 0
+        self.reported = 0
 
     def run(self) -> None:
         pending = dict.fromkeys(self.module.state_dict())
@@ -178,8 +180,8 @@ class _Loading:
                 self._report()
             else:
                 self._stand_in(name)
-        self.done = self.file.data_bytes
-        self._report()
+        if self.on_bytes is not None:
+            self.on_bytes(self.file.data_bytes, self.file.data_bytes)
 
     def _read(self, name: str) -> torch.Tensor:
         tensor = self.file.read(name, self.device)
@@ -238,5 +240,8 @@ class _Loading:
         return Int8RowWeight(codes, scale.reshape(-1, 1).expand(codes.shape[0], 1).contiguous())
 
     def _report(self) -> None:
-        if self.on_bytes is not None:
-            self.on_bytes(self.done, self.file.data_bytes)
+        """Tell of progress where there is some: files of small tensors would otherwise tell of little else."""
+        total = self.file.data_bytes
+        if self.on_bytes is not None and (self.done - self.reported) * REPORTS >= total:
+            self.reported = self.done
+            self.on_bytes(self.done, total)

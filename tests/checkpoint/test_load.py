@@ -205,7 +205,7 @@ def test_progress_counts_bytes_and_the_file_is_never_mapped(write: Write) -> Non
         load_module(toy(), file, linear=DequantLinear(), device=CPU, rule=RULE, on_bytes=on_bytes)
         total = file.data_bytes
     done = [d for d, _ in calls]
-    assert done == sorted(done) and calls[-1] == (total, total) and len(calls) > 5
+    assert done == sorted(done) and calls[-1] == (total, total) and 5 < len(calls) <= 202
 
 
 def test_loading_twice_gives_the_same(write: Write) -> None:
