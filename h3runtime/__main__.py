@@ -1,4 +1,4 @@
-"""`h3runtime COMMAND`, or `python -m h3runtime COMMAND`: parse, run, and turn what went wrong into two lines at most."""
+"""`h3runtime COMMAND`, or `python -m h3runtime COMMAND`: parse, run, and turn errors into two lines at most."""
 
 from __future__ import annotations
 

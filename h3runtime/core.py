@@ -323,7 +323,7 @@ class EngineFacts:
 
 
 class Engine(Protocol):
-    """Loaded once, asked many times, from one process. `should_stop` is polled between steps and raises JobCancelled."""
+    """Loaded once, asked many times, from one process. `should_stop` is polled between steps: then JobCancelled."""
 
     def load(self, on_progress: OnProgress) -> None: ...
 

@@ -170,7 +170,7 @@ def resolve(flags: Mapping[str, Any] | None = None, config: Path | None = None) 
     return settings
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
     """One flag per knob, `--config` for the file. Unset flags parse as None, so that lower sources show through."""
     parser.add_argument("--config", type=Path, metavar="FILE", help=f"File of H3_NAME=VALUE lines ({CONFIG_VARIABLE}).")
     for name, field in Settings.model_fields.items():

@@ -15,7 +15,8 @@ def first_fenced_block(heading: str) -> str:
 
 def test_the_quick_start_ends_in_a_clip() -> None:
     assert first_fenced_block("Quick start") == (
-        "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e . && .venv/bin/h3runtime demo --output demo.mp4"
+        "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e ."
+        " && .venv/bin/h3runtime demo --output demo.mp4"
     )
 
 

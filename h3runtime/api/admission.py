@@ -7,10 +7,8 @@ engine before all of it is settled, so two bad requests can't harm a good one.
 from __future__ import annotations
 
 import hashlib
-import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from ulid import ULID
@@ -18,24 +16,15 @@ from ulid import ULID
 from h3runtime.api import rules
 from h3runtime.api.body import Delivery
 from h3runtime.api.media import MediaSource, OpenedPicture, open_picture
-from h3runtime.api.request import MAX_SEED, RANDOM_SEED, FormatBody, GenerateBody, ReadBody, read_body
-from h3runtime.core import EncodeSettings, EngineFacts, GenerateSpec, MediaFile, SamplerSettings, Task
+from h3runtime.api.request import FormatBody, GenerateBody, ReadBody, read_body
+from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
+from h3runtime.core import EncodeSettings, EngineFacts, GenerateSpec, MediaFile
 from h3runtime.errors import BadMedia, DiskFull, InvalidRequest, Offence, invalid
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue, outputs_of
 from h3runtime.jobs.table import Job
 from h3runtime.packing.geometry import Size
 from h3runtime.settings import Settings
-
-
-@dataclass(frozen=True, slots=True)
-class Resolved:
-    """What the rules made of a request."""
-
-    task: Task
-    size: Size
-    frames: int
-    warnings: tuple[str, ...]
 
 
 class Admission:
@@ -63,12 +52,14 @@ class Admission:
         faults = _Faults(list(delivery.offences) + list(read.offences))
         faults.offences += _stray_parts(delivery)
         pictures = self._open_pictures(job_id, read, delivery, faults)
-        resolved = self._resolve(read, {name: picture.size for name, picture in pictures.items()}, facts, faults)
+        verdict = rules.Verdict(read)
+        resolved = self._resolve(read.body, {name: picture.size for name, picture in pictures.items()}, facts, verdict)
+        faults.offences += verdict.offences
         faults.raise_any()
         spec = self._spec(job_id, read.body, resolved, pictures, delivery.request)
         with self._queue.promise_outputs(outputs_of(spec), read.body.overwrite):
             spec.scratch.mkdir(parents=True, exist_ok=True)
-            return self._queue.admit(spec, resolved.warnings)
+            return self._queue.admit(spec, tuple(verdict.warnings))
 
     def _open_pictures(
         self, job_id: str, read: ReadBody, delivery: Delivery, faults: _Faults
@@ -83,16 +74,14 @@ class Admission:
                     opened[name] = open_picture(name, medium, source, self._folders.inputs_of(job_id))
         return opened
 
-    def _resolve(self, read: ReadBody, pictures: Mapping[str, Size], facts: EngineFacts, faults: _Faults) -> Resolved:
-        body, verdict = read.body, rules.Verdict(read)
-        task = rules.judge_task(body, verdict)
-        size = rules.judge_canvas(body, pictures, self._settings.max_area, verdict)
-        frames = rules.judge_length(body, self._settings.max_frames, verdict)
+    def _resolve(
+        self, body: GenerateBody, pictures: Mapping[str, Size], facts: EngineFacts, verdict: rules.Verdict
+    ) -> Resolved:
+        resolved = resolve_request(body, pictures, self._settings.max_area, self._settings.max_frames, verdict)
         rules.judge_backend("attention", body.attention, facts.attention, verdict)
         rules.judge_backend("linear", body.linear, facts.linear, verdict)
         rules.judge_output(body.output, self._folders.outputs, verdict)
-        faults.offences += verdict.offences
-        return Resolved(task, size, frames, tuple(verdict.warnings))
+        return resolved
 
     def _spec(
         self,
@@ -110,7 +99,7 @@ class Admission:
             width=resolved.size.width,
             height=resolved.size.height,
             frames=resolved.frames,
-            sampling=_sampling(body),
+            sampling=sampling_of(body),
             output=self._folders.outputs / (body.output or f"{job_id}{rules.SUFFIX}"),
             scratch=self._folders.scratch_of(job_id),
             first_frame=files.get("first_frame"),
@@ -118,6 +107,7 @@ class Admission:
             attention=body.attention,
             linear=body.linear,
             encode=_encode(body.format or FormatBody()),
+            overwrite=body.overwrite,
             save_latents=body.save_latents,
             diagnostics=body.diagnostics is not None,
             diagnostic_latents=body.diagnostics is not None and body.diagnostics.latents,
@@ -157,17 +147,6 @@ def _stray_parts(delivery: Delivery) -> list[Offence]:
     return [
         Offence(name, "no field of the request names this part", legal) for name in delivery.files if name not in named
     ]
-
-
-def _sampling(body: GenerateBody) -> SamplerSettings:
-    return SamplerSettings(
-        steps=body.steps,
-        sampler=body.sampler,
-        scheduler=body.scheduler,
-        shift=body.shift,
-        audio_shift=body.audio_shift,
-        seed=secrets.randbelow(MAX_SEED + 1) if body.seed == RANDOM_SEED else body.seed,
-    )
 
 
 def _encode(form: FormatBody) -> EncodeSettings:

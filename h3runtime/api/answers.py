@@ -198,7 +198,7 @@ def job_answer(job: Job, facts: EngineFacts | None) -> JobAnswer:
         version=__version__,
         prompt=spec.prompt,
         warnings=[*job.warnings, *(clip.warnings if clip else ())],
-        checks={name: _check(check) for name, check in (clip.checks if clip else {}).items()},
+        checks={name: check_answer(check) for name, check in (clip.checks if clip else {}).items()},
         first_after_start=job.first_after_start,
         diagnostics=_plain(clip.diagnostics) if clip else None,
         loras=[],
@@ -276,7 +276,8 @@ def _failure(error: H3Error) -> FailureAnswer:
     )
 
 
-def _check(check: Check) -> dict[str, Any]:
+def check_answer(check: Check) -> dict[str, Any]:
+    """Figures and findings of one check, flat."""
     return {**check.figures, "findings": [{"level": level, "message": text} for level, text in check.findings]}
 
 

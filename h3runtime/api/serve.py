@@ -22,6 +22,7 @@ from h3runtime.api.service import Service
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.jobs.supervisor import EngineRecipe
 from h3runtime.observe import logs
+from h3runtime.observe.cores import engine_threads
 from h3runtime.settings import Settings
 
 ENGINE = "h3runtime.engine:create"
@@ -59,12 +60,6 @@ def _configure_logs(settings: Settings) -> None:
         raise SettingsError(
             message, [Offence("H3_LOG_FILE", message, "a file in a folder that can be written to")]
         ) from error
-
-
-def engine_threads() -> int:
-    """Cores that this process may use, less one for answering, where there are two (architecture.md, The seams)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores - 1)
 
 
 class _Server(uvicorn.Server):

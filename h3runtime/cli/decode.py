@@ -10,6 +10,7 @@ from typing import Any
 from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
+from h3runtime.observe.cores import engine_threads
 from h3runtime.settings import add_flags, resolve
 
 
@@ -46,7 +47,7 @@ def run(arguments: argparse.Namespace) -> int:
         on_ffmpeg_line=lambda line: print(line, file=sys.stderr),
     )
     with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
-        facts = decode(settings, job, bar)
+        facts = decode(settings, job, bar, engine_threads())
     print_result(facts, quiet=arguments.quiet)
     return 0
 

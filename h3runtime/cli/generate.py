@@ -16,6 +16,7 @@ from typing import Any
 
 from h3runtime.api.request import ReadBody, read_body
 from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
+from h3runtime.api.rules import Verdict
 from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
@@ -23,6 +24,7 @@ from h3runtime.cli.result import clip_facts
 from h3runtime.core import GenerateSpec, MediaFile
 from h3runtime.errors import H3Error, Offence, invalid
 from h3runtime.media.pictures import measure_picture
+from h3runtime.observe.cores import engine_threads
 from h3runtime.packing.geometry import Size
 from h3runtime.settings import Settings, add_flags, resolve
 
@@ -82,7 +84,12 @@ def make(spec: GenerateSpec, warnings: tuple[str, ...], settings: Settings, argu
     """Load the engine in this process, make the clip, print what became of it."""
     from h3runtime.engine.resident import ResidentEngine
 
-    engine = ResidentEngine(settings, ffmpeg_loglevel=arguments.ffmpeg_loglevel, profile_memory=arguments.profile_memory)
+    engine = ResidentEngine(
+        settings,
+        engine_threads(),
+        ffmpeg_loglevel=arguments.ffmpeg_loglevel,
+        profile_memory=arguments.profile_memory,
+    )
     with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
         engine.load(bar)
         clip = engine.generate(spec, bar, lambda: False)
@@ -111,12 +118,13 @@ def spec_of(arguments: argparse.Namespace, settings: Settings, scratch: Path) ->
     read = read_body(raw)
     offences = list(read.offences)
     pictures, sizes = _measured(arguments, read, offences)
-    resolved = resolve_request(read, sizes, settings.max_area, settings.max_frames)
-    offences += resolved.offences
+    verdict = Verdict(read)
+    resolved = resolve_request(read.body, sizes, settings.max_area, settings.max_frames, verdict)
+    offences += verdict.offences
     if offences:
         raise invalid(offences)
     spec = _spec(arguments, read, resolved, pictures, raw, scratch)
-    return spec, resolved.warnings
+    return spec, tuple(verdict.warnings)
 
 
 def _measured(

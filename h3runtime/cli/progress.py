@@ -1,4 +1,8 @@
-"""A progress bar on stderr, and on request a line per step with its time. stdout stays for results."""
+"""A progress bar on stderr, and on request a line per step with its time. stdout stays for results.
+
+On a terminal one bar for loading and one for the job; into a file or a pipe one line per stage, since a bar there is
+noise.
+"""
 
 from __future__ import annotations
 
@@ -21,20 +25,22 @@ LABELS = {
     "mux": "writing",
     "done": "done",
 }
+BAR = "{desc:<24} {percentage:3.0f}% |{bar:30}| {elapsed}"
+UNITS = 1000
 
 
 class ProgressBar:
-    """A context; call it with each `Progress`. One bar for loading, one for the job.
+    """A context; call it with each `Progress`.
 
-    quiet: nothing at all. steps: print every step's seconds above the bar.
+    quiet: nothing at all. steps: also print every step's seconds.
     """
 
     def __init__(self, *, quiet: bool, steps: bool) -> None:
         self._quiet, self._steps = quiet, steps
+        self._is_terminal = sys.stderr.isatty()
         self._bar: tqdm[None] | None = None
-        self._phase = ""
-        self._last: tuple[str, int] = ("", 0)
-        self._last_time = time.monotonic()
+        self._phase = self._stage = ""
+        self._step, self._step_began = 0, time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -47,25 +53,32 @@ class ProgressBar:
     def __call__(self, progress: Progress) -> None:
         if self._quiet:
             return
+        if self._is_terminal:
+            self._draw(progress)
+        elif progress.stage != self._stage:
+            print(LABELS.get(progress.stage, progress.stage), file=sys.stderr, flush=True)
+        if self._steps:
+            self._time_step(progress)
+        self._stage = progress.stage
+
+    def _draw(self, progress: Progress) -> None:
         phase = "load" if progress.stage in ("loading", "warming") else "job"
         if phase != self._phase:
             self._close()
             self._phase = phase
-            self._bar = tqdm(total=1000, file=sys.stderr, bar_format="{desc:<24} {percentage:3.0f}% |{bar:30}| {elapsed}")
+            self._bar = tqdm(total=UNITS, file=sys.stderr, bar_format=BAR)
         assert self._bar is not None
-        self._bar.set_description_str(_label(progress), refresh=False)
-        self._bar.n = round(1000 * progress.fraction)
-        self._bar.refresh()
-        if self._steps:
-            self._print_step(progress)
+        self._bar.set_description_str(_label(progress), refresh=progress.stage != self._stage)
+        # `update` redraws at most ten times a second.
+        self._bar.update(round(UNITS * progress.fraction) - self._bar.n)
 
-    def _print_step(self, progress: Progress) -> None:
-        now, here = time.monotonic(), (progress.stage, progress.step)
-        same_stage = here[0] == self._last[0]
-        if same_stage and here[1] > self._last[1]:
-            tqdm.write(f"{here[0]} {here[1]}/{progress.steps}  {now - self._last_time:.3f} s", file=sys.stderr)
-        if here != self._last:
-            self._last, self._last_time = here, now
+    def _time_step(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if progress.stage == self._stage and progress.step > self._step:
+            seconds = (now - self._step_began) / (progress.step - self._step)
+            tqdm.write(f"{progress.stage} {progress.step}/{progress.steps}  {seconds:.3f} s", file=sys.stderr)
+        if progress.stage != self._stage or progress.step != self._step:
+            self._step, self._step_began = progress.step, now
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from h3runtime import __version__
+from h3runtime.api.answers import check_answer
 from h3runtime.core import FPS, Clip, EngineFacts, GenerateSpec
 
 
@@ -36,7 +36,7 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
         "version": __version__,
         "prompt": spec.prompt,
         "warnings": [*warnings, *clip.warnings],
-        "checks": {name: asdict(check) for name, check in clip.checks.items()},
+        "checks": {name: check_answer(check) for name, check in clip.checks.items()},
         "timings": dict(clip.timings),
         "memory": dict(clip.memory),
         "startup": dict(facts.startup),

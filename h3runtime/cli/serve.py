@@ -12,7 +12,7 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "serve",
         help="run the service",
-        description="Load everything once and answer POST /generate, GET /ready and their kin. Logs are JSON on stdout.",
+        description="Load everything once, then answer POST /generate and GET /ready. Logs are JSON on stdout.",
     )
     add_flags(parser)
     parser.set_defaults(run=run)

@@ -22,7 +22,7 @@ class FiniteWatch:
         """Queue the question whether all of `latent`, any shape, is finite."""
         self._flags[step].copy_(torch.isfinite(latent).all(), non_blocking=True)
         if self._asynchronous:
-            self._arrived[step] = torch.cuda.Event()
+            self._arrived[step] = torch.cuda.Event()  # type: ignore[no-untyped-call]
             self._arrived[step].record(torch.cuda.current_stream(latent.device))
 
     def is_finite(self, step: int) -> bool:

@@ -109,9 +109,7 @@ def decode_frames(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> I
     return to_host(chunks)
 
 
-def _writer(
-    target: ClipTarget, shape: ClipShape, waveform: NDArray[np.float32], tool: FFmpeg, run: Run
-) -> ClipWriter:
+def _writer(target: ClipTarget, shape: ClipShape, waveform: NDArray[np.float32], tool: FFmpeg, run: Run) -> ClipWriter:
     return ClipWriter(
         tool,
         target.output,

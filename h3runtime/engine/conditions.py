@@ -1,7 +1,7 @@
 """Keyframe pictures -> what conditions a run: latents for the transformer, the same fitted pixels for the encoder.
 
 The first frame is stretched to the canvas, the last one covers it (conditioning contract §3.2); both are read upright
-and on black by `media`. Fed by `resident`; its keyframes go to `packing` and `denoiser`, its pictures to `conditioning`.
+and on black by `media`. Fed by `resident`; keyframes go to `packing` and `denoiser`, pictures to `conditioning`.
 """
 
 from __future__ import annotations

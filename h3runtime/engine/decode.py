@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from h3runtime.backends.linear.select import choose_linear
 from h3runtime.core import EncodeSettings, OnProgress
 from h3runtime.engine import determinism
@@ -37,15 +39,17 @@ class DecodeJob:
     clip: Path | None = None
     sound: Path | None = None
     frames: Path | None = None
-    encode: EncodeSettings = EncodeSettings()
+    encode: EncodeSettings = EncodeSettings()  # noqa: RUF009  # frozen
     overwrite: bool = False
     ffmpeg_loglevel: str = "error"
     on_ffmpeg_line: Callable[[str], None] | None = None
 
 
-def decode(settings: Settings, job: DecodeJob, on_progress: OnProgress) -> dict[str, Any]:
+def decode(settings: Settings, job: DecodeJob, on_progress: OnProgress, threads: int | None = None) -> dict[str, Any]:
     """Write what `job` asks for and return the facts about it, ready for JSON."""
     latents, _ = read_latents(job.latents)
+    if threads is not None:
+        torch.set_num_threads(threads)
     determinism.pin()
     place = choose_device(settings.device)
     linear, _ = choose_linear(settings.linear, place.device)

@@ -35,21 +35,36 @@ def choose_device(asked: str) -> DeviceChoice:
     return DeviceChoice(device, "cpu", "asked for")
 
 
-def reset_peak(device: torch.device) -> None:
-    """Start a new peak measurement. Peaks on the CPU are the process's resident set."""
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    else:
-        memory.reset_peak()
+class PeakMeter:
+    """Peak bytes of stages: what tensors took, and what the allocator held for them.
 
+    On the CPU both are the process's resident set. `sampling` is always measured, the others with `every_stage`.
+    """
 
-def peak(device: torch.device) -> dict[str, int]:
-    """Bytes since `reset_peak`: what tensors took, and what the allocator held for them."""
-    if device.type == "cuda":
-        allocated = torch.cuda.max_memory_allocated(device)
-        return {"allocated": allocated, "reserved": torch.cuda.max_memory_reserved(device)}
-    resident = memory.peak_resident_bytes()
-    return {"allocated": resident, "reserved": resident}
+    def __init__(self, device: torch.device, *, every_stage: bool = False) -> None:
+        self.figures: dict[str, int] = {}
+        self._device, self._every_stage = device, every_stage
+
+    def begin(self, stage: str) -> None:
+        if not self._measures(stage):
+            return
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        else:
+            memory.reset_peak()
+
+    def end(self, stage: str) -> None:
+        if not self._measures(stage):
+            return
+        if self._device.type == "cuda":
+            allocated = torch.cuda.max_memory_allocated(self._device)
+            reserved = torch.cuda.max_memory_reserved(self._device)
+        else:
+            allocated = reserved = memory.peak_resident_bytes()
+        self.figures |= {f"peak_{stage}_allocated_bytes": allocated, f"peak_{stage}_reserved_bytes": reserved}
+
+    def _measures(self, stage: str) -> bool:
+        return self._every_stage or stage == "sampling"
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:

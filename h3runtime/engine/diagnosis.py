@@ -59,7 +59,7 @@ class Diagnosis:
         return found
 
     def _write_steps(self) -> Path:
-        """Packed latents of every step, beside the clip: x before the step and the estimate at it (dit-contract §5.2)."""
+        """Packed latents of every step, beside the clip: x before it and the estimate at x (dit-contract §5.2)."""
         path = self._spec.output.with_name(self._spec.output.name + ".steps.safetensors")
         save_file(self._latents, path)
         return path

@@ -61,7 +61,7 @@ class _Slot:
             self._finite = torch.zeros((), dtype=torch.bool, pin_memory=True)
         self._pixels[: self._count].copy_(pixels, non_blocking=True)
         self._finite.copy_(finite, non_blocking=True)
-        self._arrived = torch.cuda.Event()
+        self._arrived = torch.cuda.Event()  # type: ignore[no-untyped-call]
         self._arrived.record(torch.cuda.current_stream(frames.device))
 
     def take(self) -> HostChunk:

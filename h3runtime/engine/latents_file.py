@@ -19,15 +19,13 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from h3runtime.core import Latents
+from h3runtime.core import LATENTS_SUFFIX, Latents
 from h3runtime.errors import CheckpointError, Offence
-
-SUFFIX = ".latents.safetensors"
 
 
 def latents_path(output: Path) -> Path:
     """`cat.mp4` -> `cat.mp4.latents.safetensors`, beside it (service-contract, `save_latents`)."""
-    return output.with_name(output.name + SUFFIX)
+    return output.with_name(output.name + LATENTS_SUFFIX)
 
 
 def write_latents(path: Path, latents: Latents, request: Mapping[str, Any], scratch: Path) -> None:

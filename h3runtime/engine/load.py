@@ -18,7 +18,7 @@ from torch import nn
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
-from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile
 from h3runtime.checkpoint.hashing import sha256_of
 from h3runtime.checkpoint.load import OnBytes, load_module
 from h3runtime.checkpoint.rules import LoadRule
@@ -36,8 +36,8 @@ from h3runtime.vae.tiling import Tiling
 from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_vae import VideoVae
 
-CONFIG_KEY = "h3runtime_config"
-"""Metadata of our own files: sizes that tensor shapes can't tell (heads, taps), as JSON."""
+REPORT_SHARE = 0.01
+"""Progress is told each time another hundredth of the bytes is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +66,18 @@ class Loader:
     """Loads components one after the other; the fraction it reports is of the bytes of all files."""
 
     def __init__(
-        self, settings: Settings, paths: ModelPaths, device: torch.device, linear: LinearBackend[Any], on_progress: OnProgress
+        self,
+        settings: Settings,
+        paths: ModelPaths,
+        device: torch.device,
+        linear: LinearBackend[Any],
+        on_progress: OnProgress,
     ) -> None:
         self.settings, self.paths, self.device, self.linear = settings, paths, device, linear
         self._on_progress = on_progress
         self._bytes_before = 0
         self._bytes_in_all = 1
+        self._reported = 0.0
         self._index = 0
 
     def models(self, compute_dtype: torch.dtype) -> Models:
@@ -79,7 +85,10 @@ class Loader:
         paths = self.paths
         self._expect(paths.transformer, paths.text_encoder, paths.video_vae, paths.audio_vae)
         transformer, first = self._load(
-            "transformer", paths.transformer, lambda f: Dit(DitConfig.from_shapes(f.shapes), dtype=compute_dtype), rules.TRANSFORMER
+            "transformer",
+            paths.transformer,
+            lambda f: Dit(DitConfig.from_shapes(f.shapes), dtype=compute_dtype),
+            rules.TRANSFORMER,
         )
         encoder, second = self._load("text_encoder", paths.text_encoder, _text_encoder, rules.TEXT_ENCODER)
         vaes = self._vaes()
@@ -104,10 +113,12 @@ class Loader:
         return Vaes(video, audio, (first, second))
 
     def _expect(self, *files: Path) -> None:
-        self._index, self._bytes_before = 0, 0
+        self._index, self._bytes_before, self._reported = 0, 0, 0.0
         self._bytes_in_all = max(1, sum(path.stat().st_size for path in files if path.is_file()))
 
-    def _load(self, component: Component, path: Path, build: Builder, rule: LoadRule) -> tuple[nn.Module, ComponentFacts]:
+    def _load(
+        self, component: Component, path: Path, build: Builder, rule: LoadRule
+    ) -> tuple[nn.Module, ComponentFacts]:
         with CheckpointFile(path) as file:
             require_component(file, component)
             with torch.device("meta"):
@@ -130,9 +141,11 @@ class Loader:
         return module, facts
 
     def _reporter(self) -> OnBytes:
-        def report(done: int, _in_all: int) -> None:
+        def report(done: int, in_all: int) -> None:
             fraction = min(1.0, (self._bytes_before + done) / self._bytes_in_all)
-            self._on_progress(Progress("loading", self._index, 4, fraction))
+            if fraction - self._reported >= REPORT_SHARE or done == in_all:
+                self._reported = fraction
+                self._on_progress(Progress("loading", self._index, 4, fraction))
 
         return report
 
@@ -145,7 +158,9 @@ def _overrides(file: CheckpointFile) -> Mapping[str, object]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise CheckpointError(f"{file.path.name}: its {CONFIG_KEY} is no JSON object", [Offence(CONFIG_KEY, "is no JSON object")])
+        raise CheckpointError(
+            f"{file.path.name}: its {CONFIG_KEY} is no JSON object", [Offence(CONFIG_KEY, "is no JSON object")]
+        )
     return found
 
 

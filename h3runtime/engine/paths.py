@@ -35,7 +35,9 @@ def model_paths(settings: Settings, needed: Sequence[str] = ALL_PATHS) -> ModelP
     if missing:
         names = ", ".join(variable(name) for name in missing)
         why = "is not set, while other checkpoint paths are"
-        raise SettingsError(f"{names}: not set, while other checkpoint paths are", [Offence(variable(n), why) for n in missing])
+        raise SettingsError(
+            f"{names}: not set, while other checkpoint paths are", [Offence(variable(n), why) for n in missing]
+        )
     # What is not needed is never opened; the first path stands in for it.
     stand_in = given[needed[0]]
     whole = {name: path or stand_in for name, path in given.items()}

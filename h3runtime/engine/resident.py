@@ -33,11 +33,12 @@ from h3runtime.core import (
     TextFeatures,
 )
 from h3runtime.denoiser.denoise import denoise
+from h3runtime.denoiser.sampler import Step
 from h3runtime.denoiser.schedule import sigmas
 from h3runtime.engine import determinism
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
 from h3runtime.engine.conditions import Keyframes, keyframes_of
-from h3runtime.engine.device import DeviceChoice, choose_device, memory_facts, peak, reset_peak
+from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memory_facts
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.latents_file import latents_path, write_latents
 from h3runtime.engine.load import Loader, Models
@@ -57,7 +58,14 @@ COMPUTE_DTYPE = torch.bfloat16
 class ResidentEngine:
     """Implements `core.Engine`. One thread at a time; `load` before anything else."""
 
-    def __init__(self, settings: Settings, threads: int | None = None, ffmpeg_loglevel: str = "error") -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        threads: int | None = None,
+        *,
+        ffmpeg_loglevel: str = "error",
+        profile_memory: bool = False,
+    ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
         determinism.pin()
@@ -67,7 +75,7 @@ class ResidentEngine:
         self.attention, self.attention_why = choose_attention(settings.attention, self.device)
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
         self.tool: FFmpeg = find_ffmpeg()
-        self._ffmpeg_loglevel = ffmpeg_loglevel
+        self._ffmpeg_loglevel, self._profile_memory = ffmpeg_loglevel, profile_memory
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
 
@@ -90,14 +98,15 @@ class ResidentEngine:
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
         """One clip. Raises JobError kinds with stage and step, BadMedia for a picture that changed since admission."""
         determinism.assert_pinned()
-        run = Run(on_progress, should_stop, self._shares)
+        meter = PeakMeter(self.device, every_stage=self._profile_memory)
+        run = Run(on_progress, should_stop, self._shares, meter)
         diagnosis = Diagnosis(spec)
         try:
             with run.stage("conditioning"):
                 keyframes = keyframes_of(spec, self.models.vaes.video, self.device, run.should_stop)
                 text = self._text(spec, keyframes, run)
                 layout = self._layout(spec, text, keyframes)
-            latents, memory = self._sample(spec, layout, text, keyframes, run, diagnosis)
+            latents = self._sample(spec, layout, text, keyframes, run, diagnosis)
             decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
             saved = self._save(spec, latents)
         except torch.OutOfMemoryError as error:
@@ -105,7 +114,7 @@ class ResidentEngine:
             raise OutOfMemory("the device's memory is full", stage=run.stage_name, step=run.step_index) from error
         run.finish()
         self._shares = run.shares()
-        return self._clip(spec, decoded, latents, memory, run, diagnosis, saved, keyframes, layout)
+        return self._clip(spec, decoded, latents, meter.figures, run, diagnosis, saved, keyframes, layout)
 
     def facts(self) -> EngineFacts:
         main = self.models.facts[0]
@@ -146,10 +155,14 @@ class ResidentEngine:
         keyframes: Keyframes,
         run: Run,
         diagnosis: Diagnosis,
-    ) -> tuple[Latents, dict[str, int]]:
+    ) -> Latents:
         forwards = forwards_of(spec.sampling)
-        reset_peak(self.device)
         diagnosis.begin()
+
+        def on_step(step: Step) -> None:
+            diagnosis.step(step)
+            run.step(step.index + 1, forwards)
+
         with run.stage("sampling", forwards):
             latents = denoise(
                 self.models.transformer,
@@ -161,12 +174,12 @@ class ResidentEngine:
                 device=self.device,
                 dtype=COMPUTE_DTYPE,
                 attention=self._attention_of(spec),
-                on_step=lambda step: (diagnosis.step(step), run.step(step.index + 1, forwards))[1],
+                on_step=on_step,
                 should_stop=run.should_stop,
             )
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
-        return latents, {f"peak_sampling_{name}_bytes": size for name, size in peak(self.device).items()}
+        return latents
 
     def _attention_of(self, spec: GenerateSpec) -> AttentionBackend:
         return self.attention if spec.attention is None else choose_attention(spec.attention, self.device)[0]

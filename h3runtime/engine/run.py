@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from h3runtime.core import OnProgress, Progress, ShouldStop
+from h3runtime.engine.device import PeakMeter
 from h3runtime.errors import JobCancelled, JobError
 from h3runtime.observe.timing import StageTimer
 
@@ -26,9 +27,16 @@ FIRST_GUESS: Mapping[str, float] = {
 class Run:
     """Reports progress, keeps `timings` in seconds, and raises JobCancelled once `should_stop` says so."""
 
-    def __init__(self, on_progress: OnProgress, should_stop: ShouldStop, shares: Mapping[str, float]) -> None:
+    def __init__(
+        self,
+        on_progress: OnProgress,
+        should_stop: ShouldStop,
+        shares: Mapping[str, float],
+        meter: PeakMeter | None = None,
+    ) -> None:
         total = sum(shares.values())
         self.timer = StageTimer()
+        self._meter = meter
         self._shares = {stage: shares[stage] / total for stage in shares}
         self._on_progress = on_progress
         self._should_stop = should_stop
@@ -44,7 +52,7 @@ class Run:
         self._stage, self._step = name, None
         self._report(0, steps)
         try:
-            with self.timer.stage(name):
+            with self.timer.stage(name), self._measured(name):
                 yield
         except JobError as error:
             error.stage = error.stage or name
@@ -52,6 +60,14 @@ class Run:
             raise
         self._done += self._shares.get(name, 0.0)
         self._report_fraction(steps, steps, self._done)
+
+    @contextmanager
+    def _measured(self, name: str) -> Iterator[None]:
+        if self._meter is not None:
+            self._meter.begin(name)
+        yield
+        if self._meter is not None:
+            self._meter.end(name)
 
     def step(self, done: int, steps: int) -> None:
         """`done` of `steps` of the current stage are behind us."""

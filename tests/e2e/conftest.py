@@ -28,7 +28,9 @@ def make_spec(tmp_path: Path) -> MakeSpec:
     """A tiny request; keyword arguments of `GenerateSpec` and `SamplerSettings` override."""
 
     def make(name: str = "clip", **changes: object) -> GenerateSpec:
-        sampling = {field: changes.pop(field) for field in ("steps", "seed", "sampler", "scheduler") if field in changes}
+        sampling = {
+            field: changes.pop(field) for field in ("steps", "seed", "sampler", "scheduler") if field in changes
+        }
         spec = GenerateSpec(
             job_id=name,
             task=Task.T2VA,

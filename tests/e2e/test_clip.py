@@ -82,9 +82,7 @@ def test_the_prompt_is_heard(engine: ResidentEngine, make_spec: MakeSpec) -> Non
 
 
 @pytest.mark.parametrize("task", [Task.I2VA, Task.L2VA, Task.FL2VA])
-def test_pictures_condition_the_clip(
-    engine: ResidentEngine, make_spec: MakeSpec, picture: Picture, task: Task
-) -> None:
+def test_pictures_condition_the_clip(engine: ResidentEngine, make_spec: MakeSpec, picture: Picture, task: Task) -> None:
     def with_pictures(name: str, number: int) -> GenerateSpec:
         first = picture(number) if task in (Task.I2VA, Task.FL2VA) else None
         last = picture(number + 100) if task in (Task.L2VA, Task.FL2VA) else None

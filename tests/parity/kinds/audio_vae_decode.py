@@ -27,7 +27,7 @@ def check(fixture: Fixture) -> None:
     )
     for index in range(len(fixture.meta["cases"])):
         waveform = vae.decode(fixture[f"in.{index}.latent"])
-        attenuated = torch.from_numpy(comfyui_loudness(waveform.numpy()))
+        attenuated = torch.from_numpy(comfyui_loudness(waveform.cpu().numpy()))
         want = f"out.{index}.waveform"
         assert_close(want, waveform, fixture[want], rel=REL, max_abs=MAX_ABS)
         assert_close(

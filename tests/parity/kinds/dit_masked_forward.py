@@ -33,7 +33,7 @@ def masks_of(fixture: Fixture) -> TokenMasks:
     """fp32, as a direct call gets them."""
     return TokenMasks(
         *(
-            for_network(fixture[name], torch.float32) if name in fixture else None
+            for_network(fixture[name].to(fixture.device), torch.float32) if name in fixture else None
             for name in ("in.video_mask", "in.audio_mask")
         )
     )

@@ -1,4 +1,4 @@
-"""The published sizes: every model, built from nothing but names and shapes, has exactly the tensors of the real files."""
+"""The published sizes: a model built from nothing but names and shapes has exactly the tensors of the real file."""
 
 from typing import Any
 

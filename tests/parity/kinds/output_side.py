@@ -1,6 +1,6 @@
 """Frames to bytes to YUV planes, the loudness rule, the trim, and what the written container says of itself.
 
-The planes are proved twice: what the scaler of ffmpeg makes of the bytes with our filters (both versions of the fixture),
+The planes are proved twice: what ffmpeg's scaler makes of the bytes with our filters (both versions of the fixture),
 and what a lossless clip from `ClipWriter` really holds (the current version).
 """
 

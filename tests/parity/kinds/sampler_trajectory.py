@@ -97,7 +97,7 @@ def arguments(fixture: Fixture, dtype: str, init: Latents | None, masks: Masks |
         conditions.keyframes,
         conditions.references,
         settings_of(fixture),
-    ], {"device": torch.device("cpu"), "dtype": DTYPES[dtype], "init": init, "masks": masks}
+    ], {"device": fixture.device, "dtype": DTYPES[dtype], "init": init, "masks": masks}
 
 
 def replay(fixture: Fixture, dtype: str, init: Latents | None = None, masks: Masks | None = None) -> Trajectory:
@@ -147,7 +147,7 @@ def calls(
         prefix = f"out.{dtype}.step{i}."
         asked = state(fixture, dtype, i) if masks is None else fixture[prefix + "x_model"]
         yield {
-            answer: (estimate.ask(asked, i), fixture[prefix + answer]),
+            answer: (estimate.ask(asked.to(fixture.device), i), fixture[prefix + answer]),
             "net_audio_in": (given[0].audio_in[i], fixture[prefix + "net_audio_in"]),
             "net_audio_out": (given[0].audio_out[i], audio_answer(fixture, dtype, i)),
         }

@@ -1,0 +1,47 @@
+"""A readable body -> task, canvas, length and sampling, the same for a client of the service and for the command line.
+
+Calls the rules that need no server. Fed by `admission` and by `h3runtime generate`; offences gather in the verdict.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from h3runtime.api import rules
+from h3runtime.api.request import MAX_SEED, RANDOM_SEED, GenerateBody
+from h3runtime.core import SamplerSettings, Task
+from h3runtime.packing.geometry import Size
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """What the rules made of a request. Means nothing while the verdict holds offences."""
+
+    task: Task
+    size: Size
+    frames: int
+
+
+def resolve_request(
+    body: GenerateBody, pictures: Mapping[str, Size], max_area: int, max_frames: int, verdict: rules.Verdict
+) -> Resolved:
+    """`pictures`: upright sizes of those that could be opened. max_area in pixels, max_frames in frames."""
+    return Resolved(
+        task=rules.judge_task(body, verdict),
+        size=rules.judge_canvas(body, pictures, max_area, verdict),
+        frames=rules.judge_length(body, max_frames, verdict),
+    )
+
+
+def sampling_of(body: GenerateBody) -> SamplerSettings:
+    """The body's own values; a seed is drawn where it asks for one."""
+    return SamplerSettings(
+        steps=body.steps,
+        sampler=body.sampler,
+        scheduler=body.scheduler,
+        shift=body.shift,
+        audio_shift=body.audio_shift,
+        seed=secrets.randbelow(MAX_SEED + 1) if body.seed == RANDOM_SEED else body.seed,
+    )
