@@ -116,10 +116,11 @@ class Keeper:
         video = resize_video_mask(masks.video, *streams.video[2:])
         audio = resize_audio_mask(masks.audio, streams.audio[-1])
         pooled = pool_video(video), pool_audio(audio)
+        tokens = tuple(for_network(p.to(noise.device), dtype) for p in pooled)
         mask = streams.join(video, audio).to(noise.device)
         clean = streams.join(masks.content.video, masks.content.audio * audio_scale(settings))
         return cls(
-            tokens=_tokens(*(for_network(p, dtype) for p in pooled), noise.device),
+            tokens=None if all(t is None for t in tokens) else TokenMasks(*tokens),
             mask=mask,
             blend=_blend(mask, streams.join(*pooled).to(noise.device)),
             clean=clean.to(noise.device),
@@ -153,9 +154,3 @@ class Keeper:
 def _blend(mask: torch.Tensor, pooled: torch.Tensor) -> torch.Tensor:
     share = ((pooled - mask) / (1.0 - mask).clamp(min=1e-6)).clamp(0.0, 1.0)
     return torch.where(mask < 1.0, share, torch.zeros_like(share))
-
-
-def _tokens(video: torch.Tensor | None, audio: torch.Tensor | None, device: torch.device) -> TokenMasks | None:
-    if video is None and audio is None:
-        return None
-    return TokenMasks(*(None if mask is None else mask.to(device) for mask in (video, audio)))
