@@ -89,6 +89,7 @@ def make(spec: GenerateSpec, warnings: tuple[str, ...], settings: Settings, argu
         engine_threads(),
         ffmpeg_loglevel=arguments.ffmpeg_loglevel,
         profile_memory=arguments.profile_memory,
+        warm_up=False,
     )
     with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
         engine.load(bar)

@@ -102,7 +102,7 @@ class Loader:
 
     def _vaes(self) -> Vaes:
         dtype = rules.vae_dtype(self.settings.vae_dtype)
-        tiling = Tiling(self.settings.vae_tile_size)
+        tiling = Tiling.of_size(self.settings.vae_tile_size)
 
         def build_video(file: CheckpointFile) -> nn.Module:
             return VideoVae(VideoVaeConfig.from_shapes(file.shapes, _overrides(file)), dtype, tiling)

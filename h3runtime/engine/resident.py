@@ -56,7 +56,11 @@ COMPUTE_DTYPE = torch.bfloat16
 
 
 class ResidentEngine:
-    """Implements `core.Engine`. One thread at a time; `load` before anything else."""
+    """Implements `core.Engine`. One thread at a time; `load` before anything else.
+
+    threads: of PyTorch on the CPU; None leaves its own choice. profile_memory: peaks of every stage, not of sampling
+    alone. warm_up: run the warm-up shapes at load; of no use to a process that makes a single clip.
+    """
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class ResidentEngine:
         *,
         ffmpeg_loglevel: str = "error",
         profile_memory: bool = False,
+        warm_up: bool = True,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -76,6 +81,7 @@ class ResidentEngine:
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._profile_memory = ffmpeg_loglevel, profile_memory
+        self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
 
@@ -247,7 +253,7 @@ class ResidentEngine:
     def _warm_up(self, on_progress: OnProgress) -> None:
         """Run the listed shapes once, so that the first request meets no lazy initialisation."""
         began = time.monotonic()
-        shapes = self.settings.warmup_shapes
+        shapes = self._warm_up_shapes
         with warm_up_specs(shapes) as specs:
             for index, spec in enumerate(specs):
                 on_progress(Progress("warming", index, len(shapes), index / max(len(shapes), 1)))

@@ -59,6 +59,11 @@ class Tiling:
     size: int = 256
     overlap: int = 64
 
+    @classmethod
+    def of_size(cls, size: int) -> Tiling:
+        """Another tile edge keeps the released ratio of overlap to tile, 1:4, on the 16-pixel grid."""
+        return cls(size, max(ALIGNMENT, size // 4 // ALIGNMENT * ALIGNMENT))
+
     def __post_init__(self) -> None:
         offences = []
         if self.size < ALIGNMENT or self.size % ALIGNMENT:

@@ -173,3 +173,8 @@ def test_tiles_of_one_picture_give_it_back_without_a_seam(rule, height, width) -
 
     assert torch.allclose(stitch(tile_at, rows, columns, rule), picture.double(), rtol=0, atol=1e-12)
     assert asked == [(i, j) for i in range(len(rows.starts)) for j in range(len(columns.starts))]
+
+
+@pytest.mark.parametrize(("size", "overlap"), [(256, 64), (64, 16), (80, 16), (512, 128)])
+def test_another_tile_keeps_the_ratio(size: int, overlap: int) -> None:
+    assert Tiling.of_size(size) == Tiling(size, overlap)
