@@ -34,6 +34,10 @@ SAMPLE_RATE = 32_000
 SAMPLES_PER_LATENT = 800
 """Audio samples one audio latent stands for: 2*4*4*5*5 (conditioning contract §5.1)."""
 
+MAX_STEPS = 200
+"""Most model evaluations of a run (service-contract, `steps`)."""
+SHIFT_RANGE = (1e-3, 1e3)
+"""Sigma shifts outside lose the fp32 arithmetic of S_s and its inverse; the model's own are 12, 6 and 3."""
 LATENTS_SUFFIX = ".latents.safetensors"
 """`cat.mp4` with `save_latents` also writes `cat.mp4.latents.safetensors` (service-contract)."""
 

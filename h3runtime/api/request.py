@@ -18,12 +18,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 from pydantic import model_validator as validates_model
 from pydantic_core import ErrorDetails, PydanticCustomError
 
+from h3runtime.core import MAX_STEPS, SHIFT_RANGE
 from h3runtime.errors import Offence
 
 NULLABLE = frozenset({"first_frame", "last_frame", "format"})
 """Where an explicit null means "not given" (service-contract, small print)."""
 MAX_PROMPT = 7000
-MAX_STEPS = 200
+SHIFTS = f"a number above 0, from {SHIFT_RANGE[0]:g} to {SHIFT_RANGE[1]:g}"
 MAX_SEED = 2**64 - 1
 RANDOM_SEED = -1
 SHORT_EDGES = tuple(range(256, 769, 32))
@@ -144,8 +145,8 @@ class GenerateBody(_Strict):
     steps: int = Field(12, ge=1, le=MAX_STEPS)
     sampler: Literal["res_multistep", "euler"] = "res_multistep"
     scheduler: Literal["beta", "simple", "linear"] = "beta"
-    shift: float = Field(12.0, gt=0)
-    audio_shift: float = Field(3.0, gt=0)
+    shift: float = Field(12.0, ge=SHIFT_RANGE[0], le=SHIFT_RANGE[1])
+    audio_shift: float = Field(3.0, ge=SHIFT_RANGE[0], le=SHIFT_RANGE[1])
     seed: Annotated[
         int, BeforeValidator(_seed), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
     ] = RANDOM_SEED
@@ -256,8 +257,8 @@ RANGES: Mapping[str, str] = {
     "prompt": f"a text of 1..{MAX_PROMPT} characters, not only white space",
     "diagnostics": 'true, false or {"latents": true}',
     "seconds": "a number above 0",
-    "shift": "a number above 0",
-    "audio_shift": "a number above 0",
+    "shift": SHIFTS,
+    "audio_shift": SHIFTS,
     "seed": "an integer, its decimal text, or -1",
 }
 """What is legal, where the kind of error alone can't say it."""

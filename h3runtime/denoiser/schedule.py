@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from scipy.special import betaincinv
 
-from h3runtime.core import SamplerSettings, SegmentKind
+from h3runtime.core import MAX_STEPS, SHIFT_RANGE, SamplerSettings, SegmentKind
 from h3runtime.errors import Offence, invalid
 
 TABLE_SIZE: Final = 1000
@@ -36,10 +36,6 @@ VISUAL_LEVEL: Final = 0.999
 """Timestep at which visual conditions are held, and the share of clean signal in them (§5.3, §5.7)."""
 AUDIO_LEVEL: Final = 1.0
 """The same for audio conditions: clean (§5.3, §5.7)."""
-MAX_STEPS: Final = 200
-"""service-contract, `steps`."""
-SHIFT_RANGE: Final = (1e-3, 1e3)
-"""Shifts outside lose the fp32 arithmetic of S_s and its inverse; the model's own are 12, 6 and 3."""
 DENOISE_RANGE: Final = (1e-3, 1.0)
 FULL_DENOISE: Final = 0.9999
 """Above it ComfyUI treats a run as a whole one."""

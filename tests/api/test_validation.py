@@ -60,6 +60,7 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"sampler": "dpm"}, "sampler", "res_multistep"),
     ({"scheduler": "karras"}, "scheduler", "beta"),
     ({"shift": 0}, "shift", "above 0"),
+    ({"shift": 1e9}, "shift", "to 1000"),
     ({"shift": -3}, "shift", "above 0"),
     ({"shift": NAN}, "shift", "above 0"),
     ({"audio_shift": INFINITY}, "audio_shift", "above 0"),
