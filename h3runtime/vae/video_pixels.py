@@ -23,7 +23,10 @@ def normalise(pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
     Goes through [-1, 1] in `dtype` as ComfyUI does: in fp16 that rounds the pixels before they are normalised (§4.6).
     """
-    unit = pixels.float() / 255 if pixels.dtype == torch.uint8 else pixels.float()
+    # By a tensor: a division by a Python number is a product with its reciprocal on CUDA, which rounds half the bytes
+    # to another last bit than ComfyUI, whose pixels are divided on the CPU.
+    white = torch.full((), 255.0, device=pixels.device)
+    unit = pixels.float() / white if pixels.dtype == torch.uint8 else pixels.float()
     x = (unit * 2 - 1).permute(3, 0, 1, 2).unsqueeze(0).to(dtype)
     return ((x + 1) / 2 - _per_channel(PIXEL_MEAN, x, dtype)) / _per_channel(PIXEL_STD, x, dtype)
 
