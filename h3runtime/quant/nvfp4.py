@@ -13,6 +13,8 @@ the synthesis of checkpoints (pack); it reads no files.
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch.nn import functional as F
 
@@ -129,8 +131,9 @@ def _unpack(weight: Nvfp4Weight, arithmetic: torch.dtype, dtype: torch.dtype) ->
     return out
 
 
+@cache
 def _pairs(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """[256, 2]: both values of every byte, high nibble first."""
+    """[256, 2]: both values of every byte, high nibble first. Kept: to send them, the host waits for the device."""
     values = torch.tensor(VALUES, dtype=dtype, device=device)
     return torch.stack([values.repeat_interleave(16), values.repeat(16)], dim=1)
 
