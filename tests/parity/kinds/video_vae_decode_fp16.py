@@ -2,6 +2,9 @@
 
 The recording machine had no oneDNN fp16 kernels, so they are switched off here. What then remains is how single sums of
 the attention round on this CPU: nearly every value is bit-equal, and `tests/vae/test_video_fp16.py` counts them.
+
+The bound is stated for frames. On the CPU the raw output keeps it too; on an accelerator it may move by what fp16 moves
+raw output itself, which is nearly twice as much, since raw values lie around 0 and frames around 0.5.
 """
 
 import warnings
@@ -11,7 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from h3runtime.vae.tiling import BlendRule
-from tests.parity.fixture import Fixture, assert_close, assert_equal
+from tests.parity.fixture import Fixture, assert_close, assert_equal, rel_l2
 from tests.parity.kinds.video_vae_decode import first_piece, load
 
 RULES: dict[str | None, BlendRule] = {None: "blended", "blended": "blended", "raw": "raw"}
@@ -40,7 +43,15 @@ def check(fixture: Fixture) -> None:
             frames = torch.cat(list(vae.decode_chunks(latents, blend=rule)))
         assert_equal(f"{index}.z_fp16", z, expected.pop("z_fp16"))
         raw = expected.pop("raw_fp16")
-        assert_close(f"{index}.raw_fp16", piece[:, :, : raw.shape[2]], raw, rel=bound["rel"])
+        rel = bound["rel"] if fixture.device.type == "cpu" else 1.5 * raw_moved(fixture, latents, rule, raw)
+        assert_close(f"{index}.raw_fp16", piece[:, :, : raw.shape[2]], raw, rel=rel)
         assert len(frames) == case["frames"]
         assert_close(f"{index}.frames_fp16", frames, expected.pop("frames_fp16"), **bound)
         assert not expected, f"outputs nobody looked at: {sorted(expected)}"
+
+
+def raw_moved(fixture: Fixture, latents: torch.Tensor, rule: BlendRule, raw: torch.Tensor) -> float:
+    """How far the recorded fp16 output is from our fp32 one of the same weights."""
+    vae = load(fixture, torch.float32)
+    piece = vae.decode_piece(first_piece(vae, latents), rule)
+    return rel_l2(raw, piece[:, :, : raw.shape[2]].to(raw.device))
