@@ -1,0 +1,169 @@
+"""Clips from files of our own in every storage this delivery reads, named by the settings as an operator names them."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from h3runtime.checkpoint import embedded, layouts, storage, synthetic
+from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
+from h3runtime.checkpoint.storage import Storage
+from h3runtime.checkpoint.writer import write_file
+from h3runtime.core import GenerateSpec, MediaFile, SamplerSettings, Task
+from h3runtime.engine.resident import ResidentEngine
+from h3runtime.errors import CheckpointError, SettingsError
+from h3runtime.media.probe import read_frames
+from h3runtime.settings import Settings
+
+PRUNED = embedded.TRANSFORMER
+FULL = replace(PRUNED, curve=None, sinusoid=32, time_hidden=64, time_dim=32)
+COARSE = replace(PRUNED, curve=(257, 16))
+
+
+def plain(dtype: torch.dtype) -> Storage:
+    """Everything in one dtype, but for the transformer's fp32 islands."""
+    return replace(storage.TRANSFORMER_BF16, dtype=dtype)
+
+
+def transformer(
+    folder: Path,
+    sizes: layouts.TransformerSizes = PRUNED,
+    stored: Storage = storage.TRANSFORMER_BF16,
+    prefix: str = "",
+) -> Path:
+    return _write(folder, "transformer", layouts.transformer_shapes(sizes), synthetic.transformer(1), stored, prefix)
+
+
+def encoder(folder: Path, stored: Storage = storage.ENCODER_BF16) -> Path:
+    return _write(folder, "encoder", layouts.encoder_shapes(embedded.TEXT_ENCODER), synthetic.text_encoder(1), stored)
+
+
+def video_vae(folder: Path, stored: Storage = storage.VIDEO_VAE_FP16) -> Path:
+    return _write(folder, "video_vae", layouts.video_vae_shapes(embedded.VIDEO_VAE), synthetic.video_vae(1), stored)
+
+
+def audio_vae(folder: Path) -> Path:
+    shapes = layouts.audio_vae_shapes(embedded.AUDIO_VAE)
+    return _write(folder, "audio_vae", shapes, synthetic.audio_vae(1), storage.AUDIO_VAE_FP32)
+
+
+def _write(
+    folder: Path, name: str, shapes: layouts.Shapes, recipe: synthetic.Recipe, stored: Storage, prefix: str = ""
+) -> Path:
+    path = folder / f"{name}.safetensors"
+    scales = synthetic.pre_quant_scales(shapes, stored.pre_quant, 1)
+    tensors = storage.pack(recipe.weights(shapes), stored, scales)
+    write_file(path, {prefix + key: tensor for key, tensor in tensors.items()}, embedded.METADATA)
+    return path
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A whole BF16 set; the settings that name it."""
+    folder = tmp_path_factory.mktemp("base")
+    for name, content in tokenizer_files().items():
+        (folder / name).write_bytes(content)
+    return {
+        "model_path": transformer(folder),
+        "text_encoder_path": encoder(folder),
+        "video_vae_path": video_vae(folder),
+        "audio_vae_path": audio_vae(folder),
+        "tokenizer_path": folder,
+    }
+
+
+def load(paths: dict[str, Path], **changes: object) -> ResidentEngine:
+    engine = ResidentEngine(Settings(device="cpu", **paths, **changes), threads=2, warm_up=False)
+    engine.load(lambda _: None)
+    return engine
+
+
+def spec(folder: Path, **changes: object) -> GenerateSpec:
+    small = GenerateSpec(
+        job_id="x",
+        task=Task.T2VA,
+        prompt="a red ball",
+        width=64,
+        height=64,
+        frames=5,
+        sampling=SamplerSettings(steps=2, seed=3),
+        output=folder / "clip.mp4",
+        scratch=folder,
+        overwrite=True,
+    )
+    return replace(small, **changes)
+
+
+CASES = {
+    "bf16, full AdaLN": ("bf16", lambda at: {"model_path": transformer(at, FULL)}),
+    "fp16, pruned": ("fp16", lambda at: {"model_path": transformer(at, PRUNED, plain(torch.float16))}),
+    "fp32 transformer and VAE, full AdaLN": (
+        "fp32",
+        lambda at: {
+            "model_path": transformer(at, FULL, plain(torch.float32)),
+            "video_vae_path": video_vae(at, Storage(torch.float32)),
+        },
+    ),
+    "NVFP4 with another curve, NVFP4-AWQ encoder": (
+        "nvfp4",
+        lambda at: {
+            "model_path": transformer(at, COARSE, storage.TRANSFORMER_NVFP4),
+            "text_encoder_path": encoder(at, storage.ENCODER_NVFP4_AWQ),
+        },
+    ),
+    "prefixed NVFP4": (
+        "nvfp4",
+        lambda at: {
+            "model_path": transformer(at, PRUNED, storage.TRANSFORMER_NVFP4, "model.diffusion_model."),
+        },
+    ),
+    "fp16 encoder": ("bf16", lambda at: {"text_encoder_path": encoder(at, Storage(torch.float16))}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_each_storage_gives_a_clip(base: dict[str, Path], tmp_path: Path, case: str) -> None:
+    expected, parts = CASES[case]
+    engine = load(base | parts(tmp_path))
+    assert engine.facts().components[0].format == expected
+    clip = engine.generate(spec(tmp_path), lambda _: None, lambda: False)
+    assert clip.frames == len(read_frames(clip.output)) == 5
+    assert all(clip.checks["latents"].figures[f"{stream}_finite"] for stream in ("video", "audio"))
+
+
+def test_full_adaln_reacts_to_pictures(base: dict[str, Path], tmp_path: Path) -> None:
+    engine = load(base | {"model_path": transformer(tmp_path, FULL)})
+    hashes = set()
+    for shade in (20, 220):
+        Image.new("RGB", (64, 64), (shade, 90, 255 - shade)).save(tmp_path / f"{shade}.png")
+        picture = MediaFile(tmp_path / f"{shade}.png", "first_frame")
+        asked = spec(tmp_path, task=Task.I2VA, first_frame=picture, diagnostics=True)
+        clip = engine.generate(asked, lambda _: None, lambda: False)
+        assert clip.diagnostics is not None
+        hashes.add(clip.diagnostics["latents_sha256"])
+    assert len(hashes) == 2
+
+
+def test_files_in_the_wrong_place_are_named(base: dict[str, Path]) -> None:
+    with pytest.raises(CheckpointError, match=r"audio_vae\.safetensors.*audio VAE.*transformer"):
+        load(base | {"model_path": base["audio_vae_path"]})
+
+
+def test_an_encoder_of_another_width_is_named(base: dict[str, Path], tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"encoder\.safetensors.*64.*48"):
+        load(base | {"model_path": transformer(tmp_path, replace(PRUNED, text_dim=48))})
+
+
+def test_half_a_set_is_refused(base: dict[str, Path]) -> None:
+    with pytest.raises(SettingsError, match="H3_AUDIO_VAE_PATH"):
+        load({name: path for name, path in base.items() if name != "audio_vae_path"})
+
+
+def test_the_vae_in_fp32_is_close_to_fp16(base: dict[str, Path], tmp_path: Path) -> None:
+    frames = []
+    for dtype in ("float16", "float32"):
+        clip = load(base, vae_dtype=dtype).generate(spec(tmp_path), lambda _: None, lambda: False)
+        frames.append(read_frames(clip.output).astype(float))
+    assert 0 < abs(frames[0] - frames[1]).mean() < 4
