@@ -8,23 +8,25 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
 from h3runtime.core import GenerateSpec, Latents, PackedLayout
 from h3runtime.denoiser.sampler import Step
+from h3runtime.engine.extras import steps_path
 
 
 class Diagnosis:
-    """Fed with each finished step; `report` is None unless the request asked."""
+    """Fed with each finished step; `report` is None unless the request asked.
+
+    latents: with `{"latents": true}`, the packed state before each step and the estimate at it (dit-contract §5.2).
+    """
 
     def __init__(self, spec: GenerateSpec) -> None:
         self._spec = spec
         self._times: list[float] = []
-        self._latents: dict[str, torch.Tensor] = {}
+        self.latents: dict[str, torch.Tensor] = {}
         self._last = 0.0
 
     def begin(self) -> None:
@@ -39,8 +41,8 @@ class Diagnosis:
         self._times.append(now - self._last)
         self._last = now
         if self._spec.diagnostic_latents:
-            self._latents[f"step{step.index}.x"] = step.x.cpu()
-            self._latents[f"step{step.index}.denoised"] = step.denoised.cpu()
+            self.latents[f"step{step.index}.x"] = step.x.cpu()
+            self.latents[f"step{step.index}.denoised"] = step.denoised.cpu()
 
     def report(
         self, latents: Latents, layout: PackedLayout, inputs: Sequence[Mapping[str, Any]], memory: Mapping[str, int]
@@ -54,15 +56,9 @@ class Diagnosis:
             "inputs": list(inputs),
             "memory": dict(memory),
         }
-        if self._latents:
-            found["step_latents"] = self._write_steps().name
+        if self.latents:
+            found["step_latents"] = steps_path(self._spec.output).name
         return found
-
-    def _write_steps(self) -> Path:
-        """Packed latents of every step, beside the clip: x before it and the estimate at x (dit-contract §5.2)."""
-        path = self._spec.output.with_name(self._spec.output.name + ".steps.safetensors")
-        save_file(self._latents, path)
-        return path
 
 
 def sha256_of_latents(latents: Latents) -> str:

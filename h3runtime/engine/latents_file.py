@@ -28,14 +28,12 @@ def latents_path(output: Path) -> Path:
     return output.with_name(output.name + LATENTS_SUFFIX)
 
 
-def write_latents(path: Path, latents: Latents, request: Mapping[str, Any], scratch: Path) -> None:
-    """Whole or not at all: written in `scratch` (same file system), synced, renamed."""
-    temporary = scratch / (path.name + ".part")
+def write_latents(path: Path, latents: Latents, request: Mapping[str, Any]) -> None:
+    """Written and synced; giving it its final name is the caller's."""
     tensors = {"video": latents.video.float().cpu().contiguous(), "audio": latents.audio.float().cpu().contiguous()}
-    save_file(tensors, temporary, metadata={"request": json.dumps(dict(request))})
-    with temporary.open("rb") as file:
+    save_file(tensors, path, metadata={"request": json.dumps(dict(request))})
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-    temporary.replace(path)
 
 
 def read_latents(path: Path) -> tuple[Latents, dict[str, Any]]:

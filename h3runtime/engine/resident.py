@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -28,19 +29,18 @@ from h3runtime.core import (
     OnProgress,
     PackedLayout,
     Progress,
-    SamplerSettings,
     ShouldStop,
     TextFeatures,
 )
 from h3runtime.denoiser.denoise import denoise
 from h3runtime.denoiser.sampler import Step
-from h3runtime.denoiser.schedule import sigmas
+from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine import determinism
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
 from h3runtime.engine.conditions import Keyframes, keyframes_of
 from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memory_facts
 from h3runtime.engine.diagnosis import Diagnosis
-from h3runtime.engine.latents_file import latents_path, write_latents
+from h3runtime.engine.extras import Extras
 from h3runtime.engine.load import Loader, Models
 from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
@@ -106,21 +106,28 @@ class ResidentEngine:
         determinism.assert_pinned()
         meter = PeakMeter(self.device, every_stage=self._profile_memory)
         run = Run(on_progress, should_stop, self._shares, meter)
-        diagnosis = Diagnosis(spec)
         try:
-            with run.stage("conditioning"):
-                keyframes = keyframes_of(spec, self.models.vaes.video, self.device, run.should_stop)
-                text = self._text(spec, keyframes, run)
-                layout = self._layout(spec, text, keyframes)
-            latents = self._sample(spec, layout, text, keyframes, run, diagnosis)
-            decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
-            saved = self._save(spec, latents)
-        except torch.OutOfMemoryError as error:
+            return self._generate(spec, run, Diagnosis(spec))
+        except torch.OutOfMemoryError:
+            failure = OutOfMemory("the device's memory is full", stage=run.stage_name, step=run.step_index)
+        # Not inside the handler: there the caught error still holds the tensors of every frame it passed.
+        if self.device.type == "cuda":
             torch.cuda.empty_cache()
-            raise OutOfMemory("the device's memory is full", stage=run.stage_name, step=run.step_index) from error
+        raise failure
+
+    def _generate(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> Clip:
+        with run.stage("conditioning"):
+            keyframes = keyframes_of(spec, self.models.vaes.video, self.device, run.should_stop)
+            text = self._text(spec, keyframes, run)
+            layout = self._layout(spec, text, keyframes)
+        latents = self._sample(spec, layout, text, keyframes, run, diagnosis)
+        extras = Extras.of(spec, latents, diagnosis.latents)
+        decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
+        extras.publish()
         run.finish()
         self._shares = run.shares()
-        return self._clip(spec, decoded, latents, meter.figures, run, diagnosis, saved, keyframes, layout)
+        diagnostics = diagnosis.report(latents, layout, keyframes.inputs, run.peaks)
+        return self._clip(spec, decoded, run, extras.latents, diagnostics)
 
     def facts(self) -> EngineFacts:
         main = self.models.facts[0]
@@ -162,14 +169,14 @@ class ResidentEngine:
         run: Run,
         diagnosis: Diagnosis,
     ) -> Latents:
-        forwards = forwards_of(spec.sampling)
+        count = forwards(spec.sampling)
         diagnosis.begin()
 
         def on_step(step: Step) -> None:
             diagnosis.step(step)
-            run.step(step.index + 1, forwards)
+            run.step(step.index + 1, count)
 
-        with run.stage("sampling", forwards):
+        with run.stage("sampling", count):
             latents = denoise(
                 self.models.transformer,
                 layout,
@@ -202,24 +209,13 @@ class ResidentEngine:
             ffmpeg_loglevel=self._ffmpeg_loglevel,
         )
 
-    def _save(self, spec: GenerateSpec, latents: Latents) -> Path | None:
-        if not spec.save_latents:
-            return None
-        path = latents_path(spec.output)
-        write_latents(path, latents, spec.request, spec.scratch)
-        return path
-
     def _clip(
         self,
         spec: GenerateSpec,
         decoded: DecodedClip,
-        latents: Latents,
-        memory: dict[str, int],
         run: Run,
-        diagnosis: Diagnosis,
-        saved: Path | None,
-        keyframes: Keyframes,
-        layout: PackedLayout,
+        latents_output: Path | None,
+        diagnostics: dict[str, Any] | None,
     ) -> Clip:
         written, shape = decoded.written, decoded.shape
         return Clip(
@@ -231,15 +227,15 @@ class ResidentEngine:
             frames=written.frames,
             samples=written.samples,
             seed=spec.sampling.seed,
-            forwards=forwards_of(spec.sampling),
+            forwards=forwards(spec.sampling),
             attention=self._attention_of(spec).name,
             linear=self.linear.name,
-            timings=dict(run.timings),
-            memory=memory,
+            timings=run.timings,
+            memory=run.peaks,
             checks=decoded.checks,
             warnings=(*self._warnings(), *decoded.warnings),
-            latents_output=saved,
-            diagnostics=diagnosis.report(latents, layout, keyframes.inputs, memory),
+            latents_output=latents_output,
+            diagnostics=diagnostics,
         )
 
     def _warnings(self) -> tuple[str, ...]:
@@ -261,8 +257,3 @@ class ResidentEngine:
         self.conditioner.cache.clear()
         self._shares = FIRST_GUESS
         self._startup["warmup_seconds"] = time.monotonic() - began
-
-
-def forwards_of(settings: SamplerSettings) -> int:
-    """Network calls of a run: `beta` merges equal sigmas (dit-contract §5.1)."""
-    return len(sigmas(settings)) - 1

@@ -80,6 +80,11 @@ class Run:
         return self._should_stop
 
     @property
+    def peaks(self) -> dict[str, int]:
+        """Peak bytes by stage, as far as they were measured."""
+        return {} if self._meter is None else dict(self._meter.figures)
+
+    @property
     def stage_name(self) -> str | None:
         return self._stage or None
 
