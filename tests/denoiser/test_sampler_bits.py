@@ -17,8 +17,8 @@ from unittest import mock
 import pytest
 import torch
 
-from h3runtime.denoiser import schedule
 from tests.denoiser.test_dit_bits import KERNELS
+from tests.parity.dit_case import fp32_timesteps
 from tests.parity.fixture import DIRECTORY, REPOSITORY, Fixture
 from tests.parity.kinds.sampler_masked import masks_of
 from tests.parity.kinds.sampler_trajectory import calls, initial
@@ -51,14 +51,7 @@ def differing(name: str) -> set[int]:
 def clocks_in_fp32() -> Iterator[None]:
     """The network's timesteps as the version that recorded the unmasked runs computed them."""
 
-    def recorded(sigma: float, shift: float, audio_shift: float) -> schedule.Timesteps:
-        read = schedule.network_sigma(sigma)
-        own = schedule.audio_sigma(read, shift, audio_shift)
-        video, audio = float(1.0 - read), float(1.0 - own)
-        pins = max(video, schedule.VISUAL_LEVEL), max(audio, schedule.AUDIO_LEVEL)
-        return schedule.Timesteps(float(read), float(own), video, audio, *pins)
-
-    with mock.patch("h3runtime.denoiser.dit.timesteps", recorded):
+    with mock.patch("h3runtime.denoiser.dit.timesteps", fp32_timesteps):
         yield
 
 

@@ -9,6 +9,7 @@ import torch
 
 from h3runtime.backends.linear.dequant import install_plain
 from h3runtime.core import Keyframe, KeyframeShape, PackedLayout, Reference, ReferenceShape, SamplerSettings
+from h3runtime.denoiser import schedule
 from h3runtime.denoiser.carry import Carry
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit, Prepared
@@ -111,6 +112,15 @@ def _sounds(latent: torch.Tensor | None) -> int:
 def _shape(reference: Reference) -> ReferenceShape:
     height, width = (0, 0) if reference.latent is None else reference.latent.shape[-2:]
     return ReferenceShape(reference.kind, _frames(reference.latent), height, width, _sounds(reference.audio_latent))
+
+
+def fp32_timesteps(sigma: float, shift: float, audio_shift: float) -> schedule.Timesteps:
+    """A step's clocks as ComfyUI 0.33.0 computed them: fp32 to the end (dit-contract §10, row 16)."""
+    read = schedule.network_sigma(sigma)
+    own = schedule.audio_sigma(read, shift, audio_shift)
+    video, audio = float(1.0 - read), float(1.0 - own)
+    pins = max(video, schedule.VISUAL_LEVEL), max(audio, schedule.AUDIO_LEVEL)
+    return schedule.Timesteps(float(read), float(own), video, audio, *pins)
 
 
 def settings_of(fixture: Fixture, seed: int = 0) -> SamplerSettings:

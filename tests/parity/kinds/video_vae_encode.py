@@ -5,8 +5,10 @@ import torch
 from tests.parity.fixture import Fixture, assert_close
 from tests.parity.kinds.video_vae_decode import load
 
-# The stated bounds are 1e-4 and 1e-3; a second implementation lands at 2e-6, a GroupNorm eps of 1e-5 is 4e-5 away.
-REL, MAX_ABS = 5e-6, 5e-5
+# The stated bounds are 1e-4 and 1e-3; a second implementation lands at 2e-6, a GroupNorm eps of 1e-5 is 4e-5 away. With
+# toy widths a normalised group is one channel of a few pixels, and where those are nearly alike the norm divides by
+# almost nothing: such a clip of 4 frames leaves ComfyUI's own fp32 run 9e-6 from float64 and ours up to 1.5e-5 from it.
+REL, MAX_ABS = 3e-5, 3e-4
 
 
 def check(fixture: Fixture) -> None:

@@ -5,7 +5,10 @@ import torch
 
 from h3runtime.conditioning.vision_preprocess import patch_rows
 from h3runtime.conditioning.vision_size import patch_grid, smart_resize
-from tests.parity.fixture import Fixture, assert_equal
+from tests.parity.fixture import Fixture
+
+PATCH_ABS = 3e-7
+"""Stated: 2e-6. With the recording's thread count: 0. With another one PyTorch's resize cuts rows elsewhere: 2.4e-7."""
 
 
 def check(fixture: Fixture) -> None:
@@ -16,8 +19,8 @@ def check(fixture: Fixture) -> None:
         gh, gw = patch_grid(height, width)
         rows = patch_rows(tiled(fixture[f"in.{i}.base_u8"].numpy(), height, width))
         assert [gh * 16, gw * 16] == case["resized"] and len(rows) == case["patches"]
-        # Bit for bit, far inside the 2e-6 that the README allows.
-        assert_equal(f"{i}.patches", rows[fixture[f"out.{i}.patch_index"]], fixture[f"out.{i}.patches"])
+        got, want = rows[fixture[f"out.{i}.patch_index"]], fixture[f"out.{i}.patches"]
+        torch.testing.assert_close(got, want, rtol=0, atol=PATCH_ABS)
         assert torch.isfinite(rows).all()
 
 
