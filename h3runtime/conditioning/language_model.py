@@ -17,14 +17,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.conditioning.config import TextEncoderConfig
-from h3runtime.conditioning.layers import RMSNorm, in_row_slices
+from h3runtime.conditioning.layers import RMSNorm, in_row_slices, uninitialised_embedding
 from h3runtime.conditioning.mrope import Rotary, rotate
 
 
 class LanguageModel(nn.Module):
     def __init__(self, config: TextEncoderConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab, config.hidden)
+        self.embed_tokens = uninitialised_embedding(config.vocab, config.hidden)
         self.layers = nn.ModuleList(LanguageLayer(config) for _ in range(config.layers))
 
     def forward(

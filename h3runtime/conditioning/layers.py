@@ -41,6 +41,12 @@ class LayerNorm(nn.Module):
         return F.layer_norm(x, self.weight.shape, self.weight.to(x.dtype), self.bias.to(x.dtype), self.eps)
 
 
+def uninitialised_embedding(rows: int, size: int) -> nn.Embedding:
+    """A table [rows, size] that a checkpoint fills. Drawing random values for it on the meta device would import torch's
+    compiler: seconds of start, hundreds of modules, and a folder in the system's temporary one."""
+    return nn.Embedding(rows, size, _weight=torch.empty(rows, size))
+
+
 def in_row_slices(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
     """`function`, which treats each row of x [.., rows, C] on its own, with the middle of only some rows at a time."""
     if x.shape[-2] <= ROWS_AT_ONCE:

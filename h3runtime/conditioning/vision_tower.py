@@ -17,7 +17,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.conditioning.config import VisionConfig
-from h3runtime.conditioning.layers import LayerNorm, in_row_slices
+from h3runtime.conditioning.layers import LayerNorm, in_row_slices, uninitialised_embedding
 from h3runtime.conditioning.mrope import Rotary, rotate
 from h3runtime.conditioning.vision_size import FRAMES, MERGE, PATCH, Grid
 
@@ -30,7 +30,7 @@ class VisionTower(nn.Module):
         super().__init__()
         self.config = config
         self.patch_embed = PatchEmbed(config)
-        self.pos_embed = nn.Embedding(config.positions, config.hidden)
+        self.pos_embed = uninitialised_embedding(config.positions, config.hidden)
         self.blocks = nn.ModuleList(VisionBlock(config) for _ in range(config.depth))
         self.merger = Merger(config, norm_first=True)
         self.deepstack_merger_list = nn.ModuleList(Merger(config, norm_first=False) for _ in config.taps)
