@@ -9,16 +9,14 @@ others don't. Updates need no kernel and are compared in tests/parity.
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from typing import Any
-from unittest import mock
 
 import pytest
 import torch
 
 from tests.denoiser.test_dit_bits import KERNELS
-from tests.parity.dit_case import fp32_timesteps
+from tests.parity.dit_case import clocks_in_fp32
 from tests.parity.fixture import DIRECTORY, REPOSITORY, Fixture
 from tests.parity.kinds.sampler_masked import masks_of
 from tests.parity.kinds.sampler_trajectory import calls, initial
@@ -45,14 +43,6 @@ def differing(name: str) -> set[int]:
             for i, call in enumerate(calls(fixture, "bf16", **given))
             if not all(torch.equal(got, want) for got, want in call.values())
         }
-
-
-@contextmanager
-def clocks_in_fp32() -> Iterator[None]:
-    """The network's timesteps as the version that recorded the unmasked runs computed them."""
-
-    with mock.patch("h3runtime.denoiser.dit.timesteps", fp32_timesteps):
-        yield
 
 
 def test_bf16_calls_give_the_recorded_bits() -> None:

@@ -1,8 +1,10 @@
 """A recorded DiT case as our own objects: the model from its weights, layout and conditions from its payload."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -121,6 +123,13 @@ def fp32_timesteps(sigma: float, shift: float, audio_shift: float) -> schedule.T
     video, audio = float(1.0 - read), float(1.0 - own)
     pins = max(video, schedule.VISUAL_LEVEL), max(audio, schedule.AUDIO_LEVEL)
     return schedule.Timesteps(float(read), float(own), video, audio, *pins)
+
+
+@contextmanager
+def clocks_in_fp32() -> Iterator[None]:
+    """The network with the timesteps of the version that recorded the unmasked files."""
+    with mock.patch("h3runtime.denoiser.dit.timesteps", fp32_timesteps):
+        yield
 
 
 def settings_of(fixture: Fixture, seed: int = 0) -> SamplerSettings:
