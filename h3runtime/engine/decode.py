@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from h3runtime.backends.linear.select import choose_linear
-from h3runtime.core import EncodeSettings, OnProgress
+from h3runtime.core import EncodeSettings, OnProgress, ShouldStop
 from h3runtime.engine import determinism
 from h3runtime.engine.clip import ClipTarget, clip_shape, decode_frames, decode_sound, write_clip
 from h3runtime.engine.device import choose_device
@@ -23,8 +23,8 @@ from h3runtime.engine.paths import VAE_PATHS, model_paths
 from h3runtime.engine.run import Run
 from h3runtime.errors import CheckpointError, Offence
 from h3runtime.media.ffmpeg import find_ffmpeg
-from h3runtime.media.frames import write_frames
-from h3runtime.media.sound import prepare, write_sound
+from h3runtime.media.frames import require_frames_folder, write_frames
+from h3runtime.media.sound import prepare, require_sound_name, write_sound
 from h3runtime.settings import Settings
 from h3runtime.vae.chunks import plan
 
@@ -45,9 +45,19 @@ class DecodeJob:
     on_ffmpeg_line: Callable[[str], None] | None = None
 
 
-def decode(settings: Settings, job: DecodeJob, on_progress: OnProgress, threads: int | None = None) -> dict[str, Any]:
+def decode(
+    settings: Settings,
+    job: DecodeJob,
+    on_progress: OnProgress,
+    threads: int | None = None,
+    should_stop: ShouldStop = lambda: False,
+) -> dict[str, Any]:
     """Write what `job` asks for and return the facts about it, ready for JSON."""
     latents, _ = read_latents(job.latents)
+    if job.sound is not None:
+        require_sound_name(job.sound, overwrite=job.overwrite)
+    if job.frames is not None:
+        require_frames_folder(job.frames)
     if threads is not None:
         torch.set_num_threads(threads)
     determinism.pin()
@@ -55,7 +65,7 @@ def decode(settings: Settings, job: DecodeJob, on_progress: OnProgress, threads:
     linear, _ = choose_linear(settings.linear, place.device)
     vaes = Loader(settings, model_paths(settings, VAE_PATHS), place.device, linear, on_progress).vaes()
     _require_channels(job.latents, latents.video.shape[1], latents.audio.shape[1], vaes)
-    run = Run(on_progress, lambda: False, SHARES)
+    run = Run(on_progress, should_stop, SHARES)
     shape = clip_shape(latents)
     facts: dict[str, Any] = {"width": shape.width, "height": shape.height, "frames": shape.frames}
     if job.clip is not None:

@@ -8,7 +8,7 @@ under `jobs.supervisor`, or inside a command of the command line.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,9 @@ COMPUTE_DTYPE = torch.bfloat16
 class ResidentEngine:
     """Implements `core.Engine`. One thread at a time; `load` before anything else.
 
-    threads: of PyTorch on the CPU; None leaves its own choice. profile_memory: peaks of every stage, not of sampling
-    alone. warm_up: run the warm-up shapes at load; of no use to a process that makes a single clip.
+    threads: of PyTorch on the CPU; None leaves its own choice. on_ffmpeg_line: gets what ffmpeg says from
+    `ffmpeg_loglevel` on, from a thread. profile_memory: peaks of every stage, not of sampling alone. warm_up: run the
+    warm-up shapes at load; of no use to a process that makes a single clip.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ResidentEngine:
         threads: int | None = None,
         *,
         ffmpeg_loglevel: str = "error",
+        on_ffmpeg_line: Callable[[str], None] | None = None,
         profile_memory: bool = False,
         warm_up: bool = True,
     ) -> None:
@@ -80,7 +82,8 @@ class ResidentEngine:
         self.attention, self.attention_why = choose_attention(settings.attention, self.device)
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
         self.tool: FFmpeg = find_ffmpeg()
-        self._ffmpeg_loglevel, self._profile_memory = ffmpeg_loglevel, profile_memory
+        self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
+        self._profile_memory = profile_memory
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
@@ -207,6 +210,7 @@ class ResidentEngine:
             blend=self.settings.vae_blend,
             mux_stall_seconds=self.settings.timeout_mux,
             ffmpeg_loglevel=self._ffmpeg_loglevel,
+            on_ffmpeg_line=self._on_ffmpeg_line,
         )
 
     def _clip(

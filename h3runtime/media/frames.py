@@ -32,9 +32,7 @@ def write_frames(chunks: Iterable[NDArray[np.uint8]], folder: Path) -> int:
 
     `OutputExists`, `JobDiskFull`; whatever `chunks` raises passes through. Nothing is left behind then.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        message = f"{folder.name} exists and is not an empty folder"
-        raise OutputExists(message, [Offence("frames", message, "a new or an empty folder")])
+    require_frames_folder(folder)
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = folder.with_name(f".{folder.name}.{uuid.uuid4().hex}")
     unfinished.mkdir()
@@ -44,6 +42,13 @@ def write_frames(chunks: Iterable[NDArray[np.uint8]], folder: Path) -> int:
         return count
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def require_frames_folder(folder: Path) -> None:
+    """`OutputExists` unless it doesn't exist or is empty: before there are frames."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        message = f"{folder.name} exists and is not an empty folder"
+        raise OutputExists(message, [Offence("frames", message, "a new or an empty folder")])
 
 
 def _write(chunks: Iterable[NDArray[np.uint8]], folder: Path) -> int:

@@ -69,10 +69,8 @@ def write_sound(path: Path, waveform: NDArray[np.float32], rate: int = SAMPLE_RA
 
     `InvalidRequest` for another suffix, `NumericalError`, `OutputExists`, `JobDiskFull`.
     """
-    if path.suffix.lower() not in FILE_KINDS:
-        raise _bad_suffix(path)
     require_finite(waveform, "mux")
-    refuse_existing(path, overwrite=overwrite)
+    require_sound_name(path, overwrite=overwrite)
     unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         unfinished.write_bytes(_encode(waveform, rate, path.suffix.lower()))
@@ -81,6 +79,13 @@ def write_sound(path: Path, waveform: NDArray[np.float32], rate: int = SAMPLE_RA
         raise disk_error(error, "mux") from error
     finally:
         unfinished.unlink(missing_ok=True)
+
+
+def require_sound_name(path: Path, *, overwrite: bool) -> None:
+    """`InvalidRequest` for a suffix that is no kind of sound file, `OutputExists`: before there is a sound."""
+    if path.suffix.lower() not in FILE_KINDS:
+        raise _bad_suffix(path)
+    refuse_existing(path, overwrite=overwrite)
 
 
 def _encode(waveform: NDArray[np.float32], rate: int, suffix: str) -> bytes:
