@@ -1,34 +1,32 @@
-"""`h3runtime COMMAND`, or `python -m h3runtime COMMAND`: parse, run, and turn errors into two lines at most."""
+"""`h3runtime COMMAND`, or `python -m h3runtime COMMAND`: parse, run, and turn errors into two lines at most.
+
+Imports next to nothing before `main`, so that Ctrl-C in the first second is met by it and not by an import.
+"""
 
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from h3runtime import __version__
-from h3runtime.cli import decode, demo, generate, serve
-from h3runtime.cli.report import print_error
-from h3runtime.errors import H3Error
-
-INTERRUPTED = 130
-"""Exit code of a program that Ctrl-C ended (128 + SIGINT)."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parsed = build_parser().parse_args(arguments)
+    _open_streams()
     try:
-        code: int = parsed.run(parsed)
-        return code
-    except H3Error as error:
-        print_error(error)
-        return 1
-    except KeyboardInterrupt:
+        return _run(arguments)
+    except KeyboardInterrupt as stop:
         print("interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return 128 + int(stop.args[0] if stop.args else signal.SIGINT)
 
 
 def build_parser() -> argparse.ArgumentParser:
+    from h3runtime.cli import decode, demo, generate, serve
+
     parser = argparse.ArgumentParser(
         prog="h3runtime", description="Video with stereo sound from MiniMax H3: a service and its tools."
     )
@@ -37,6 +35,33 @@ def build_parser() -> argparse.ArgumentParser:
     for command in (serve, generate, demo, decode):
         command.add_parser(commands)
     return parser
+
+
+def _run(arguments: Sequence[str] | None) -> int:
+    from h3runtime.cli.report import print_error, print_os_error
+    from h3runtime.errors import H3Error
+
+    try:
+        parsed = build_parser().parse_args(arguments)
+        code: int = parsed.run(parsed)
+        return code
+    except H3Error as error:
+        print_error(error)
+    except OSError as error:
+        print_os_error(error)
+    return 1
+
+
+def _open_streams() -> None:
+    """A standard stream that came closed becomes the null device: the next file opened would take its number, and then
+    get whatever a library prints."""
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for the life of the process
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
 
 
 if __name__ == "__main__":

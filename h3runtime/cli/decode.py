@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
+from h3runtime.cli.stopping import Stopping
+from h3runtime.errors import Offence, invalid
 from h3runtime.observe.cores import engine_threads
 from h3runtime.settings import add_flags, resolve
 
@@ -32,27 +33,40 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), arguments.config)
-    from h3runtime.engine.decode import DecodeJob, decode
-
     alone = arguments.audio_only is not None or arguments.frames_folder is not None
     clip = arguments.output if arguments.output is not None or alone else _named_after(arguments.latents)
-    job = DecodeJob(
-        latents=arguments.latents,
-        clip=None if clip is None else output_path(clip, overwrite=arguments.overwrite),
-        sound=arguments.audio_only,
-        frames=arguments.frames_folder,
-        encode=encode_settings(arguments),
-        overwrite=arguments.overwrite,
-        ffmpeg_loglevel=arguments.ffmpeg_loglevel,
-        on_ffmpeg_line=lambda line: print(line, file=sys.stderr),
-    )
-    with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
-        facts = decode(settings, job, bar, engine_threads())
+    output = None if clip is None else output_path(clip, overwrite=arguments.overwrite)
+    offences: list[Offence] = []
+    encode = encode_settings(arguments, offences)
+    if offences:
+        raise invalid(offences)
+    with Stopping() as stopping, ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
+        from h3runtime.engine.decode import DecodeJob, decode
+
+        job = DecodeJob(
+            latents=arguments.latents,
+            clip=output,
+            sound=_whole(arguments.audio_only),
+            frames=_whole(arguments.frames_folder),
+            encode=encode,
+            overwrite=arguments.overwrite,
+            ffmpeg_loglevel=arguments.ffmpeg_loglevel,
+            on_ffmpeg_line=bar.say,
+        )
+        with stopping.gently():
+            facts = decode(settings, job, bar, engine_threads(), stopping)
     print_result(facts, quiet=arguments.quiet)
     return 0
 
 
+def _whole(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()
+
+
 def _named_after(latents: Path) -> Path:
     """`cat.mp4.latents.safetensors` -> `cat.mp4` in the current folder."""
+    if not latents.name.endswith(".safetensors"):
+        told = f"{latents} doesn't look like saved latents, so it names no clip"
+        raise invalid([Offence("latents", told, "a .latents.safetensors file, or --output")])
     name = latents.name.removesuffix(".safetensors").removesuffix(".latents")
     return Path(name if name.endswith(".mp4") else name + ".mp4")

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from pathlib import Path
 from typing import Any
 
 from h3runtime.cli import generate
 from h3runtime.cli.options import add_encoder_flags, add_run_flags
+from h3runtime.cli.report import say
 from h3runtime.settings import add_flags, resolve
 
 PROMPT = "A red lantern swings over a still harbour at dusk; water laps at the quay and a bell rings far away."
+OUTPUT = Path("demo.mp4")
 WIDTH, HEIGHT, FRAMES, STEPS = 320, 192, 39, 8
 """Small enough for two cores of a laptop and long enough to have a join of two decoded chunks in it."""
 
@@ -22,7 +23,13 @@ def add_parser(commands: Any) -> None:
         help="make a small clip, on the embedded model unless told otherwise",
         description="Make a small clip with sound. Needs no files: the embedded model is made at first use.",
     )
-    parser.add_argument("--output", type=Path, default=Path("demo.mp4"), metavar="OUT.mp4", help="Default: demo.mp4.")
+    parser.add_argument(
+        "--output",
+        type=Path,
+        default=OUTPUT,
+        metavar="OUT.mp4",
+        help=f"Default: {OUTPUT}, which is replaced; a file of another name needs --overwrite.",
+    )
     parser.add_argument("--prompt", default=PROMPT, help="What happens in the clip.")
     parser.add_argument("--seed", default="440407", help="0..2^64-1; -1 draws one. Default: 440407.")
     add_encoder_flags(parser)
@@ -35,11 +42,10 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     fixed = {"width": WIDTH, "height": HEIGHT, "frames": FRAMES, "steps": STEPS}
     rest = dict.fromkeys([*generate.FIELDS, *generate.PICTURES, "save_latents", "diagnostics"])
-    # The quick start is run again and again: its own file is in nobody's way.
-    whole = argparse.Namespace(**(rest | fixed | vars(arguments) | {"overwrite": True}))
+    # The quick start is run again and again: its own file is in nobody's way. Another name may be somebody's work.
+    overwrite = arguments.overwrite or arguments.output.name == OUTPUT.name
     settings = resolve(vars(arguments), arguments.config)
+    generate.make(argparse.Namespace(**(rest | fixed | vars(arguments) | {"overwrite": overwrite})), settings)
     if settings.model_path is None and not arguments.quiet:
-        print("the embedded model has made-up weights: its clip shows that the pipeline works", file=sys.stderr)
-    with generate.scratch_folder(arguments.output) as scratch:
-        spec, warnings = generate.spec_of(whole, settings, scratch)
-        return generate.make(spec, warnings, settings, whole)
+        say("the embedded model has made-up weights: its clip shows that the pipeline works")
+    return 0

@@ -17,10 +17,11 @@ from typing import Any
 from h3runtime.api.request import ReadBody, read_body
 from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
 from h3runtime.api.rules import Verdict
-from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path
+from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path, unwritable
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.result import clip_facts
+from h3runtime.cli.stopping import Stopping
 from h3runtime.core import GenerateSpec, MediaFile
 from h3runtime.errors import H3Error, Offence, invalid
 from h3runtime.media.pictures import measure_picture
@@ -75,27 +76,29 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), arguments.config)
-    with scratch_folder(arguments.output) as scratch:
-        spec, warnings = spec_of(arguments, settings, scratch)
-        return make(spec, warnings, settings, arguments)
-
-
-def make(spec: GenerateSpec, warnings: tuple[str, ...], settings: Settings, arguments: argparse.Namespace) -> int:
-    """Load the engine in this process, make the clip, print what became of it."""
-    from h3runtime.engine.resident import ResidentEngine
-
-    engine = ResidentEngine(
-        settings,
-        engine_threads(),
-        ffmpeg_loglevel=arguments.ffmpeg_loglevel,
-        profile_memory=arguments.profile_memory,
-        warm_up=False,
-    )
-    with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
-        engine.load(bar)
-        clip = engine.generate(spec, bar, lambda: False)
-    print_result(clip_facts(spec, clip, warnings, engine.facts()), quiet=arguments.quiet)
+    make(arguments, settings)
     return 0
+
+
+def make(arguments: argparse.Namespace, settings: Settings) -> None:
+    """Judge the request, load the engine in this process, make the clip, print what became of it."""
+    with Stopping() as stopping, scratch_folder(arguments.output) as scratch:
+        spec, warnings = spec_of(arguments, settings, scratch)
+        from h3runtime.engine.resident import ResidentEngine
+
+        with ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
+            engine = ResidentEngine(
+                settings,
+                engine_threads(),
+                ffmpeg_loglevel=arguments.ffmpeg_loglevel,
+                on_ffmpeg_line=bar.say,
+                profile_memory=arguments.profile_memory,
+                warm_up=False,
+            )
+            engine.load(bar)
+            with stopping.gently():
+                clip = engine.generate(spec, bar, stopping)
+    print_result(clip_facts(spec, clip, warnings, engine.facts()), quiet=arguments.quiet)
 
 
 @contextmanager
@@ -104,7 +107,10 @@ def scratch_folder(output: Path | None) -> Iterator[Path]:
     parent = (output or Path()).absolute().parent if output is not None else Path.cwd()
     if not parent.is_dir():
         raise invalid([Offence("output", f"{parent} is not a folder", "a folder that exists")])
-    folder = Path(tempfile.mkdtemp(prefix=".h3runtime-", dir=parent))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix=".h3runtime-", dir=parent))
+    except OSError as error:
+        raise unwritable(parent) from error
     try:
         yield folder
     finally:
@@ -122,9 +128,10 @@ def spec_of(arguments: argparse.Namespace, settings: Settings, scratch: Path) ->
     verdict = Verdict(read)
     resolved = resolve_request(read.body, sizes, settings.max_area, settings.max_frames, verdict)
     offences += verdict.offences
+    encode = encode_settings(arguments, offences)
     if offences:
         raise invalid(offences)
-    spec = _spec(arguments, read, resolved, pictures, raw, scratch)
+    spec = replace(_spec(arguments, read, resolved, pictures, raw, scratch), encode=encode)
     return spec, tuple(verdict.warnings)
 
 
@@ -167,7 +174,6 @@ def _spec(
         sampling=sampling,
         output=output_path(output, overwrite=arguments.overwrite),
         scratch=scratch,
-        encode=encode_settings(arguments),
         overwrite=arguments.overwrite,
         save_latents=arguments.save_latents,
         diagnostics=arguments.diagnostics,

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
+from typing import Any
 
+from h3runtime.api.request import FormatBody, read_body
 from h3runtime.core import EncodeSettings
-from h3runtime.errors import Offence, OutputExists, invalid
+from h3runtime.errors import InvalidRequest, Offence, OutputExists, invalid
 
 LOGLEVELS = ("quiet", "panic", "fatal", "error", "warning", "info", "verbose", "debug")
 
@@ -19,7 +22,7 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
         help="comfyui: divide the sound by max(1, 5*std), as ComfyUI does. none: as decoded. Default: comfyui.",
     )
     parser.add_argument("--crf", type=int, metavar="0..51", help="Quality of the picture; less is better and larger.")
-    parser.add_argument("--audio-bitrate", type=int, metavar="BITS", help="Bits a second of the sound.")
+    parser.add_argument("--audio-bitrate", type=_number, metavar="BITS", help="Bits a second of the sound, or 128k.")
     parser.add_argument("--overwrite", action="store_true", help="Replace an existing output.")
 
 
@@ -31,10 +34,14 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def encode_settings(arguments: argparse.Namespace) -> EncodeSettings:
-    if arguments.crf is not None and not 0 <= arguments.crf <= 51:
-        raise invalid([Offence("crf", f"{arguments.crf} is no quality", "0..51")])
-    return EncodeSettings(arguments.loudness, arguments.crf, arguments.audio_bitrate)
+def encode_settings(arguments: argparse.Namespace, offences: list[Offence]) -> EncodeSettings:
+    """By the rules of a request's `format`; what is wrong is added to `offences`, under the names of the flags."""
+    given = {name: getattr(arguments, name) for name in ("loudness", "crf", "audio_bitrate")}
+    raw: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    read = read_body({"prompt": "-", "format": raw})
+    offences += [Offence(o.field.removeprefix("format."), o.message, o.legal) for o in read.offences]
+    form = read.body.format or FormatBody()
+    return EncodeSettings(form.loudness, form.crf, form.audio_bitrate)
 
 
 def output_path(path: Path, *, overwrite: bool) -> Path:
@@ -44,6 +51,17 @@ def output_path(path: Path, *, overwrite: bool) -> Path:
         raise invalid([Offence("output", f"{path.name} does not end in .mp4", "a name ending in .mp4")])
     if not whole.parent.is_dir():
         raise invalid([Offence("output", f"{path.parent} is not a folder", "a folder that exists")])
+    if not os.access(whole.parent, os.W_OK | os.X_OK):
+        raise unwritable(path.parent)
     if whole.exists() and not (overwrite and whole.is_file()):
         raise OutputExists(f"output: {path} exists", [Offence("output", "exists", "another name, or --overwrite")])
     return whole
+
+
+def unwritable(folder: Path) -> InvalidRequest:
+    return invalid([Offence("output", f"{folder} can't be written to", "a folder that can be written to")])
+
+
+def _number(text: str) -> int | str:
+    """Digits as a number; what else is text is judged with the request."""
+    return int(text) if text.isdecimal() else text

@@ -1,18 +1,20 @@
 """A progress bar on stderr, and on request a line per step with its time. stdout stays for results.
 
-On a terminal one bar for loading and one for the job; into a file or a pipe one line per stage, since a bar there is
-noise.
+On a terminal one bar for loading and one for the job. Into a file or a pipe one line for each stage that lasts: a bar
+there is noise, and a command that fails early says why in two lines and nothing else.
 """
 
 from __future__ import annotations
 
 import sys
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
 from tqdm import tqdm
 
+from h3runtime.cli.report import say
 from h3runtime.core import Progress
 
 LABELS = {
@@ -25,6 +27,9 @@ LABELS = {
     "mux": "writing",
     "done": "done",
 }
+LASTS = {"loading": 15.0}
+"""Seconds after which a stage is worth a line in a file. The embedded model loads in less, real weights in minutes."""
+LASTS_ELSE = 2.0
 BAR = "{desc:<24} {percentage:3.0f}% |{bar:30}| {elapsed}"
 UNITS = 1000
 
@@ -39,8 +44,9 @@ class ProgressBar:
         self._quiet, self._steps = quiet, steps
         self._is_terminal = sys.stderr.isatty()
         self._bar: tqdm[None] | None = None
-        self._phase = self._stage = ""
-        self._step, self._step_began = 0, time.monotonic()
+        self._phase = self._stage = self._told = ""
+        self._step = 0
+        self._stage_began = self._step_began = time.monotonic()
 
     def __enter__(self) -> Self:
         return self
@@ -55,11 +61,25 @@ class ProgressBar:
             return
         if self._is_terminal:
             self._draw(progress)
-        elif progress.stage != self._stage:
-            print(LABELS.get(progress.stage, progress.stage), file=sys.stderr, flush=True)
+        else:
+            self._tell_stage(progress.stage)
         if self._steps:
             self._time_step(progress)
         self._stage = progress.stage
+
+    def say(self, line: str) -> None:
+        """A line of somebody else's, above the bar; from any thread."""
+        with suppress(OSError):
+            tqdm.write(line, file=sys.stderr)
+
+    def _tell_stage(self, stage: str) -> None:
+        now = time.monotonic()
+        if stage != self._stage:
+            self._stage_began = now
+        lasts = now - self._stage_began > LASTS.get(stage, LASTS_ELSE)
+        if (lasts or self._steps) and stage != self._told:
+            say(LABELS.get(stage, stage))
+            self._told = stage
 
     def _draw(self, progress: Progress) -> None:
         phase = "load" if progress.stage in ("loading", "warming") else "job"
@@ -76,7 +96,7 @@ class ProgressBar:
         now = time.monotonic()
         if progress.stage == self._stage and progress.step > self._step:
             seconds = (now - self._step_began) / (progress.step - self._step)
-            tqdm.write(f"{progress.stage} {progress.step}/{progress.steps}  {seconds:.3f} s", file=sys.stderr)
+            self.say(f"{progress.stage} {progress.step}/{progress.steps}  {seconds:.3f} s")
         if progress.stage != self._stage or progress.step != self._step:
             self._step, self._step_began = progress.step, now
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from h3runtime.errors import H3Error, Offence
@@ -20,11 +22,27 @@ def print_result(facts: Mapping[str, Any], *, quiet: bool) -> None:
 
 def print_error(error: H3Error) -> None:
     """`error: what; and what`, then the legal values where there are any. Two lines at most, no traceback."""
-    print(f"error: {_one_line(error.message)}", file=sys.stderr)
+    say(f"error: {_one_line(error.message)}")
     legal = [_legal(o) for o in error.offences if o.legal]
     if legal:
         more = f"; and {len(legal) - SHOWN} more" if len(legal) > SHOWN else ""
-        print("legal: " + "; ".join(legal[:SHOWN]) + more, file=sys.stderr)
+        say("legal: " + "; ".join(legal[:SHOWN]) + more)
+
+
+def print_os_error(error: OSError) -> None:
+    """The system's word, and the file if it is about one. Nothing if it is stdout, which nobody reads any more."""
+    if isinstance(error, BrokenPipeError):
+        # Python would try once more at exit, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return
+    about = f"{error.filename}: " if error.filename is not None else ""
+    say(f"error: {_one_line(about + (error.strerror or str(error)))}")
+
+
+def say(line: str) -> None:
+    """A line on stderr. A stderr that takes none is no reason to end."""
+    with suppress(OSError):
+        print(line, file=sys.stderr, flush=True)
 
 
 def _legal(offence: Offence) -> str:

@@ -42,8 +42,8 @@ class LayerNorm(nn.Module):
 
 
 def uninitialised_embedding(rows: int, size: int) -> nn.Embedding:
-    """A table [rows, size] that a checkpoint fills. Drawing random values for it on the meta device would import torch's
-    compiler: seconds of start, hundreds of modules, and a folder in the system's temporary one."""
+    """A table [rows, size] that a checkpoint fills. Drawing random values for it on the meta device would import
+    torch's compiler: seconds of start, hundreds of modules, and a folder in the system's temporary one."""
     return nn.Embedding(rows, size, _weight=torch.empty(rows, size))
 
 

@@ -1,0 +1,61 @@
+"""Ctrl-C, SIGTERM and SIGHUP for commands that compute: the first one asks, the next one insists.
+
+While a clip is being made, the first signal is only noted and the engine stops at its next look, as it does for a job
+that is cancelled, so that no library is cut off in the middle of a call. Anywhere else, and from the second one on, a
+signal raises KeyboardInterrupt where the program is. Either way the scratch folder and the encoder go, and the exit
+code tells the signal.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import Any, Self
+
+from h3runtime.errors import JobCancelled
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Stopping:
+    """A context that owns the signals. Called, it says whether to stop: what the engine takes as `should_stop`.
+
+    Leaves with `KeyboardInterrupt(number)` if a signal ended what was inside.
+    """
+
+    def __init__(self) -> None:
+        self._asked: int | None = None
+        self._gentle = False
+        self._before: dict[int, Any] = {}
+
+    def __call__(self) -> bool:
+        return self._asked is not None
+
+    @contextmanager
+    def gently(self) -> Iterator[None]:
+        """Inside, somebody asks `self()` often enough."""
+        self._gentle = True
+        try:
+            yield
+        finally:
+            self._gentle = False
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._on_signal) for number in SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self._asked is not None and isinstance(error, JobCancelled | KeyboardInterrupt):
+            raise KeyboardInterrupt(self._asked) from None
+
+    def _on_signal(self, number: int, _: FrameType | None) -> None:
+        insists = self._asked is not None
+        self._asked = number
+        if insists or not self._gentle:
+            raise KeyboardInterrupt(number)

@@ -1,0 +1,52 @@
+"""Commands as processes, with an engine that takes no model: quick enough to ask about every way out.
+
+The stand-in is put in place of the real engine by the program below; all else is the command itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = """
+import sys, types
+from tests.fake_engine import FakeEngine
+
+class Engine(FakeEngine):
+    def __init__(self, settings, threads=None, *, on_ffmpeg_line=None, **options):
+        super().__init__()
+        self.line = on_ffmpeg_line if options["ffmpeg_loglevel"] == "info" else print_nothing
+    def generate(self, *arguments):
+        self.line("a line of ffmpeg's")
+        return super().generate(*arguments)
+
+def print_nothing(line):
+    pass
+
+sys.modules["h3runtime.engine.resident"] = types.SimpleNamespace(ResidentEngine=Engine)
+package = types.ModuleType("h3runtime.engine")
+package.__path__ = []
+sys.modules["h3runtime.engine"] = package
+from h3runtime.__main__ import main
+sys.exit(main())
+"""
+SMALL = ("--width", "64", "--height", "64", "--frames", "5")
+
+
+def start(*arguments: str, folder: Path, **options: object) -> subprocess.Popen[str]:
+    """A command with `folder` as the current one. stdout and stderr are pipes unless told otherwise."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("H3_")}
+    streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
+    environment = clean | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
+    command = [sys.executable, "-c", PROGRAM, *arguments]
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, **streams)
+
+
+def run(*arguments: str, folder: Path, **options: object) -> tuple[int, str, str]:
+    """Exit code, stdout, stderr."""
+    with start(*arguments, folder=folder, **options) as process:
+        out, err = process.communicate(timeout=60)
+    return process.returncode, out or "", err or ""

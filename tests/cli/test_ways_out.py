@@ -1,0 +1,105 @@
+"""How commands end when something outside them goes wrong: signals, pipes, folders. Nothing may be left behind."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commands import SMALL, run, start
+
+SLOW = ("generate", "--prompt", "step_seconds=0.05", *SMALL, "--steps", "200", "--output", "a.mp4")
+
+
+def wait_for_scratch(folder: Path) -> None:
+    until = time.monotonic() + 30
+    while not any(folder.iterdir()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    # Past validation and into the sampling.
+    time.sleep(0.5)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_a_signal_ends_a_command_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    with start(*SLOW, folder=tmp_path) as process:
+        wait_for_scratch(tmp_path)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (128 + number, "", "interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_signal_does_not_wait_for_the_engine(tmp_path: Path) -> None:
+    deaf = ("generate", "--prompt", "hang_at=sampling", *SMALL, "--output", "a.mp4")
+    with start(*deaf, folder=tmp_path) as process:
+        wait_for_scratch(tmp_path)
+        process.send_signal(signal.SIGINT)
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(0.5)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(10) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_ctrl_c_while_modules_load_shows_no_traceback(tmp_path: Path) -> None:
+    for delay in (0.3, 0.6, 0.9):
+        with start(*SLOW, folder=tmp_path) as process:
+            time.sleep(delay)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=30)
+        assert process.returncode in (130, -signal.SIGINT)
+        # The stand-in's own imports come before `main`.
+        assert err == "interrupted\n" or "h3runtime/__main__" not in err
+
+
+def test_a_reader_that_is_gone_is_no_traceback(tmp_path: Path) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    code, _, err = run("generate", "--prompt", "x", *SMALL, "--output", "a.mp4", folder=tmp_path, stdout=write)
+    os.close(write)
+    assert (code, err) == (1, "")
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_a_full_stdout_is_an_error_of_one_line(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        code, _, err = run("generate", "--prompt", "x", *SMALL, "--output", "a.mp4", folder=tmp_path, stdout=full)
+    assert code == 1 and "No space left on device" in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_closed_stream_is_no_reason_to_fail(tmp_path: Path, number: int) -> None:
+    def close() -> None:
+        os.close(number)
+
+    arguments = ("generate", "--prompt", "x", *SMALL, "--output", "a.mp4")
+    code, _, err = run(*arguments, folder=tmp_path, preexec_fn=close, stdin=subprocess.DEVNULL)
+    assert (code, "Traceback" in err) == (0, False)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.mp4"]
+
+
+def test_a_full_stderr_is_no_reason_to_fail(tmp_path: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        code, out, _ = run("generate", "--prompt", "x", *SMALL, "--output", "a.mp4", folder=tmp_path, stderr=full)
+    assert code == 0 and len(out.splitlines()) == 1
+
+
+@pytest.mark.parametrize("output", ["/proc/a.mp4", "/sys/a.mp4"])
+def test_a_folder_that_takes_no_file_is_named(tmp_path: Path, output: str) -> None:
+    code, out, err = run("generate", "--prompt", "x", *SMALL, "--output", output, folder=tmp_path)
+    assert (code, out) == (1, "") and len(err.splitlines()) <= 2
+    assert "output" in err and output.rsplit("/", 1)[0] in err
+
+
+def test_a_failure_is_all_that_is_on_stderr(tmp_path: Path) -> None:
+    code, out, err = run("generate", "--prompt", "fail_at=mux", *SMALL, "--output", "a.mp4", folder=tmp_path)
+    assert (code, out, err) == (1, "", "error: the encoder ended with status 1\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_ffmpeg_says_is_shown(tmp_path: Path) -> None:
+    _, _, err = run("generate", "--prompt", "x", *SMALL, "--ffmpeg-loglevel", "info", folder=tmp_path)
+    assert "a line of ffmpeg's" in err
