@@ -17,7 +17,7 @@ MakeSpec = Callable[..., GenerateSpec]
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResidentEngine]:
-    resident = ResidentEngine(Settings(device="cpu", data_dir=tmp_path_factory.mktemp("data")), threads=2)
+    resident = ResidentEngine(Settings(device="cpu", data_dir=tmp_path_factory.mktemp("data")), threads=1)
     resident.load(lambda _: None)
     yield resident
     resident.close()

@@ -75,7 +75,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def load(paths: dict[str, Path], **changes: object) -> ResidentEngine:
-    engine = ResidentEngine(Settings(device="cpu", **paths, **changes), threads=2, warm_up=False)
+    engine = ResidentEngine(Settings(device="cpu", **paths, **changes), threads=1, warm_up=False)
     engine.load(lambda _: None)
     return engine
 
