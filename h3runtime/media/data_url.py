@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import re
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
@@ -19,7 +18,9 @@ from h3runtime.errors import BadMedia, Offence
 LEGAL = "data:<type>;base64,<base64 text>"
 HEAD_CHARACTERS = 256
 """Longest part before the comma that is looked at."""
-WHITE_SPACE = re.compile(rb"[\t\n\f\r ]+")
+WHITE_SPACE = b"\t\n\f\r "
+BLOCK = 1 << 18
+"""Characters at a time, a multiple of 4. No other thread runs while a block is decoded, and health must answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,10 +59,23 @@ def _head(text: str, field: str) -> tuple[str, int]:
 
 def _decode(body: str, field: str) -> bytes:
     try:
-        packed = WHITE_SPACE.sub(b"", unquote_to_bytes(body) if "%" in body else body.encode("ascii"))
-        return base64.b64decode(packed + b"=" * (-len(packed) % 4), validate=True)
+        packed = _packed(unquote_to_bytes(body) if "%" in body else body.encode("ascii"))
+        last = max(0, len(packed) - 1) // BLOCK * BLOCK
+        blocks = [_block(packed[start : start + BLOCK]) for start in range(0, last, BLOCK)]
+        return b"".join([*blocks, base64.b64decode(packed[last:] + b"=" * (-len(packed) % 4), validate=True)])
     except (binascii.Error, UnicodeEncodeError) as error:
         raise _bad(field, "its base64 is broken", LEGAL) from error
+
+
+def _packed(text: bytes) -> bytes:
+    return b"".join(text[start : start + BLOCK].translate(None, WHITE_SPACE) for start in range(0, len(text), BLOCK))
+
+
+def _block(text: bytes) -> bytes:
+    """One of the blocks before the last: no padding in there."""
+    if b"=" in text:
+        raise binascii.Error("data after the padding")
+    return base64.b64decode(text, validate=True)
 
 
 def _too_large(field: str, max_bytes: int) -> BadMedia:

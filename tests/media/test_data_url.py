@@ -2,6 +2,8 @@
 
 import base64
 import textwrap
+import threading
+import time
 from contextlib import suppress
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h3runtime.errors import BadMedia
-from h3runtime.media.data_url import parse_data_url
+from h3runtime.media.data_url import BLOCK, parse_data_url
 
 LIMIT = 10_000
 
@@ -82,3 +84,31 @@ def test_the_limit_counts_decoded_bytes() -> None:
     for size in (LIMIT + 1, 100 * LIMIT):
         with pytest.raises(BadMedia, match="too large"):
             parse_data_url(url(bytes(size)), "f", LIMIT)
+
+
+@pytest.mark.parametrize("size", [3 * BLOCK // 4 - 1, 3 * BLOCK // 4, 3 * BLOCK // 4 + 1, 2 * BLOCK])
+def test_more_than_a_block(size: int) -> None:
+    data = bytes(range(256)) * (size // 256 + 1)
+    data = data[:size]
+    packed = base64.b64encode(data).decode()
+    for body in (packed, packed.rstrip("="), packed[:10] + "\n" + packed[10:]):
+        assert parse_data_url(f"data:;base64,{body}", "f", size).data == data
+
+
+def test_padding_within_the_data_is_refused() -> None:
+    for where in (0, BLOCK - 4, BLOCK):
+        text = "A" * where + "QQ==" + "A" * BLOCK
+        with pytest.raises(BadMedia, match="broken"):
+            parse_data_url(f"data:;base64,{text}", "f", 10 * BLOCK)
+
+
+def test_other_threads_run_while_a_large_one_is_decoded() -> None:
+    """In one piece it held the interpreter for half a second, and health with it."""
+    text = "data:;base64," + "QUFB" * 7_500_000
+    decoding = threading.Thread(target=parse_data_url, args=(text, "f", 10**8))
+    decoding.start()
+    turns = 0
+    while decoding.is_alive():
+        time.sleep(0.0005)
+        turns += 1
+    assert turns > 20
