@@ -18,11 +18,12 @@ from h3runtime.api.admission import Admission
 from h3runtime.api.answers import output_seconds
 from h3runtime.api.body import read_delivery
 from h3runtime.core import EngineFacts
-from h3runtime.errors import Draining, Loading, NotReady
+from h3runtime.errors import DiskFull, Draining, Loading, NotReady
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue, job_timings
 from h3runtime.jobs.supervisor import EngineRecipe, EngineState, EngineStatus, Limits, Supervisor
 from h3runtime.jobs.table import Job, JobTable
+from h3runtime.media.delivery import FULL
 from h3runtime.observe.metrics import Metrics
 from h3runtime.settings import Settings
 
@@ -58,8 +59,13 @@ class Service:
         facts = self._ready_facts()
         folder = self.folders.tmp / f"upload-{ULID()}"
         try:
+            await run_sync(self.folders.restore)
             delivery = await read_delivery(content_type, stream, folder, self.settings.max_json_bytes)
             return await run_sync(self._admission.admit, delivery, facts)
+        except OSError as error:
+            if error.errno in FULL:
+                raise DiskFull("the disk has no room for what the request holds") from error
+            raise
         finally:
             await run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
 

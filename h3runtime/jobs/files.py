@@ -44,9 +44,14 @@ class Folders:
         shutil.rmtree(self.inputs_of(job_id), ignore_errors=True)
         shutil.rmtree(self.scratch_of(job_id), ignore_errors=True)
 
+    def restore(self) -> None:
+        """Make again what somebody's cleaning took away since the start."""
+        for folder in (self.inputs, self.tmp, self.outputs, self._scratch):
+            folder.mkdir(parents=True, exist_ok=True)
+
     def free_bytes(self) -> int:
         """The smaller of what is free for data and for outputs."""
-        return min(shutil.disk_usage(folder).free for folder in (self.tmp, self.outputs))
+        return min(shutil.disk_usage(_existing(folder)).free for folder in (self.tmp, self.outputs))
 
     def is_full(self) -> bool:
         return self.free_bytes() < self._floor
@@ -64,6 +69,11 @@ class Folders:
         if self.outputs.stat().st_dev == self.tmp.stat().st_dev:
             return self.tmp
         return _make(self.outputs / FAR_SCRATCH)
+
+
+def _existing(folder: Path) -> Path:
+    """The folder, or the nearest above it that is there."""
+    return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
 def _make(folder: Path) -> Path:
