@@ -8,7 +8,8 @@ that health answers while a job runs. What wraps the routes, from outside: `requ
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request
 from fastapi.openapi.utils import get_openapi
@@ -29,11 +30,12 @@ from h3runtime.api.limits import BodyLimit
 from h3runtime.api.request import GenerateBody
 from h3runtime.api.requests import Requests
 from h3runtime.api.service import Service
-from h3runtime.errors import NotFinished, NotFound, OutputExpired
+from h3runtime.errors import NotFinished, NotFound, OutputExpired, UnsupportedMediaType
 from h3runtime.jobs.supervisor import EngineStatus
 from h3runtime.jobs.table import Job, Status
 from h3runtime.observe.metrics import CONTENT_TYPE
 
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 MAX_PAGE = 100
 BODY = {"$ref": "#/components/schemas/GenerateBody"}
 REQUEST_BODY = {
@@ -93,13 +95,15 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
     )
     async def generate(request: Request) -> Response:
         """Make a clip. Answers when the job has ended, whatever its end; `Prefer: respond-async` or `wait=N` before."""
+        if (coding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
+            raise UnsupportedMediaType(f"content encoding {coding[:40]!r} is not undone; send the body as it is")
         job = await service.submit(request.headers.get("content-type", ""), request.stream())
         wait = _preferred_wait(request.headers.get("prefer", ""))
         if wait != 0:
             job = await service.wait(job.id, wait)
         return answered(job, 200 if job.status.ended else 202)
 
-    @app.get("/jobs", tags=["jobs"], operation_id="list_jobs")
+    @_get(app, "/jobs", tags=["jobs"], operation_id="list_jobs")
     async def list_jobs(
         limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, after: Annotated[str | None, Query()] = None
     ) -> PageAnswer:
@@ -107,7 +111,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
         jobs, has_more = service.table.page(limit, after)
         return PageAnswer(data=[job_answer(job, service.state.facts) for job in jobs], has_more=has_more)
 
-    @app.get("/jobs/{job_id}", tags=["jobs"], operation_id="get_job")
+    @_get(app, "/jobs/{job_id}", tags=["jobs"], operation_id="get_job")
     async def get_job(job_id: str) -> JobAnswer:
         """A job as it is now."""
         return job_answer(service.table.get(job_id), service.state.facts)
@@ -119,8 +123,7 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
         service.supervisor.cancel(job_id)
         return job_answer(service.table.get(job_id), service.state.facts)
 
-    @app.head("/jobs/{job_id}/content", include_in_schema=False)
-    @app.get("/jobs/{job_id}/content", tags=["jobs"], operation_id="get_content", response_class=FileResponse)
+    @_get(app, "/jobs/{job_id}/content", tags=["jobs"], operation_id="get_content", response_class=FileResponse)
     async def get_content(job_id: str, request: Request, variant: Annotated[int, Query(ge=0)] = 0) -> Response:
         """The clip. Ranges and `If-None-Match` are answered; the ETag is its SHA-256. A job has the one variant 0."""
         if variant != 0:
@@ -159,15 +162,25 @@ def _add_health(app: FastAPI, service: Service) -> None:
         return answer
 
     refusal: dict[int | str, dict[str, Any]] = {503: {"description": "The same body, with the reason."}}
-    app.get("/live", tags=["health"], operation_id="live", responses=refusal)(live)
-    app.get("/ready", tags=["health"], operation_id="ready", responses=refusal)(ready)
-    app.get("/v2/health/live", tags=["health"], operation_id="v2_live", responses=refusal)(live)
-    app.get("/v2/health/ready", tags=["health"], operation_id="v2_ready", responses=refusal)(ready)
+    _get(app, "/live", tags=["health"], operation_id="live", responses=refusal)(live)
+    _get(app, "/ready", tags=["health"], operation_id="ready", responses=refusal)(ready)
+    _get(app, "/v2/health/live", tags=["health"], operation_id="v2_live", responses=refusal)(live)
+    _get(app, "/v2/health/ready", tags=["health"], operation_id="v2_ready", responses=refusal)(ready)
 
-    @app.get("/metrics", tags=["health"], operation_id="metrics")
+    @_get(app, "/metrics", tags=["health"], operation_id="metrics")
     async def metrics() -> Response:
         """Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)
+
+
+def _get(app: FastAPI, path: str, **described: Any) -> Callable[[Endpoint], Endpoint]:
+    """A route for GET, and for HEAD, which probes and proxies use: the same without the body, and not described."""
+
+    def add(endpoint: Endpoint) -> Endpoint:
+        app.head(path, include_in_schema=False)(endpoint)
+        return app.get(path, **described)(endpoint)
+
+    return add
 
 
 def _preferred_wait(prefer: str) -> float | None:

@@ -9,7 +9,8 @@ meant is anybody's guess.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+import re
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -24,8 +25,13 @@ from h3runtime.errors import BodyTooLarge, InvalidRequest, MalformedRequest, Off
 REQUEST_PART = "request"
 MAX_PARTS = 64
 MAX_PART_HEADER = 8192
+MAX_DEPTH = 32
+"""Objects and lists within each other; no field is a fourth as deep, and some libraries recurse for each."""
 MAX_INTEGER_DIGITS = 64
 """Longer numbers are none that any field takes, and Python refuses to read them from some length on."""
+
+
+SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(slots=True)
@@ -60,13 +66,12 @@ def parse_object(body: bytes) -> dict[str, Any]:
         text = body.decode("utf-8-sig")
         parsed = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
     except RecursionError:
-        raise MalformedRequest("the JSON is nested too deeply") from None
+        raise _too_deep() from None
     except ValueError as error:
         raise MalformedRequest(f"the body is not JSON: {error}") from None
     if not isinstance(parsed, dict):
         raise InvalidRequest("the body is not an object", [Offence("body", "is not an object", "a JSON object")])
-    if not _is_unicode(parsed):
-        raise MalformedRequest("the JSON holds half of a surrogate pair, which is no character")
+    _judge_values(parsed)
     return parsed
 
 
@@ -83,12 +88,32 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else float("inf")
 
 
-def _is_unicode(value: Any) -> bool:
-    if isinstance(value, str):
-        return value.isascii() or not any("\ud800" <= character <= "\udfff" for character in value)
+def _judge_values(parsed: dict[str, Any]) -> None:
+    """Refuse what no field could hold, wherever it is: text that isn't Unicode, depths that aren't meant."""
+    level: list[Any] = [parsed]
+    for _ in range(MAX_DEPTH):
+        texts = [text for value in level for text in _texts(value)]
+        if any(not text.isascii() and SURROGATE.search(text) for text in texts):
+            raise MalformedRequest("the JSON holds half of a surrogate pair, which is no character")
+        level = [item for value in level for item in _inner(value) if isinstance(item, dict | list)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _inner(value: dict[str, Any] | list[Any]) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value
+
+
+def _texts(value: dict[str, Any] | list[Any]) -> Iterator[str]:
+    """Keys and texts of one object or list, not of what is in it."""
     if isinstance(value, dict):
-        return all(_is_unicode(name) and _is_unicode(item) for name, item in value.items())
-    return all(_is_unicode(item) for item in value) if isinstance(value, list) else True
+        yield from value
+    yield from (item for item in _inner(value) if isinstance(item, str))
+
+
+def _too_deep() -> MalformedRequest:
+    return MalformedRequest("the JSON is nested too deeply")
 
 
 async def _read_form(boundary: bytes, stream: AsyncIterator[bytes], folder: Path, max_json: int) -> Delivery:

@@ -9,6 +9,7 @@ once under the client's own names.
 from __future__ import annotations
 
 import difflib
+import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,7 +22,9 @@ from pydantic_core import ErrorDetails, PydanticCustomError
 from h3runtime.core import MAX_STEPS, SHIFT_RANGE
 from h3runtime.errors import Offence
 
-NULLABLE = frozenset({"first_frame", "last_frame", "format"})
+ABSENT_WHEN_NULL = frozenset({"source", "masks", "continue_from", "refine"})
+"""Inputs of the contract that this version doesn't take: a client that spells out that it gives none is right."""
+NULLABLE = frozenset({"first_frame", "last_frame", "format"}) | ABSENT_WHEN_NULL
 """Where an explicit null means "not given" (service-contract, small print)."""
 MAX_PROMPT = 7000
 SHIFTS = f"a number above 0, from {SHIFT_RANGE[0]:g} to {SHIFT_RANGE[1]:g}"
@@ -38,8 +41,8 @@ def _refuse(kind: str, message: str, legal: str) -> PydanticCustomError:
 
 
 def _shown(value: Any) -> str:
-    """A value as an error names it: short, and plain ASCII whatever it holds."""
-    text = ascii(value)
+    """A value as an error names it: short, plain ASCII whatever it holds, and but for texts as JSON has it."""
+    text = ascii(value) if isinstance(value, str) else json.dumps(value)
     return text if len(text) <= 60 else text[:57] + "..."
 
 
@@ -176,6 +179,7 @@ class ReadBody:
 
 def read_body(raw: Mapping[str, Any]) -> ReadBody:
     """Judge every field by itself. Broken ones are left out of `body`, so that the rules can judge the rest."""
+    raw = {name: value for name, value in raw.items() if value is not None or name not in ABSENT_WHEN_NULL}
     wrong: dict[str, list[Offence]] = {name: [] for name in raw}
     for name in GenerateBody.model_fields:
         wrong[name] = [_null(path) for path in _nulls(raw.get(name, ""), name) if path not in NULLABLE]

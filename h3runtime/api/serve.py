@@ -66,8 +66,11 @@ class _Server(uvicorn.Server):
     """uvicorn with our way of ending: it closes its listener only after the drain."""
 
     def __init__(self, service: Service) -> None:
+        app = create_app(service)
+        # Made at its first use it would hold up everybody for a tenth of a second.
+        app.openapi()
         config = uvicorn.Config(
-            create_app(service),
+            app,
             http="h11",
             ws="none",
             lifespan="off",
@@ -86,7 +89,8 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         for listener in sockets or []:
             host, port = listener.getsockname()[:2]
-            log.info("listening", url=f"http://{host}:{port}", version=__version__, pid=os.getpid())
+            shown = f"[{host}]" if ":" in host else host
+            log.info("listening", url=f"http://{shown}:{port}", version=__version__, pid=os.getpid())
         self._service.start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the library's signature

@@ -216,7 +216,7 @@ class VideoChecks:
         """
         figures: dict[str, float | bool] = {
             "finite": self._finite,
-            "frames": float(self._frames),
+            "frames": self._frames,
             "luma": self._luma / max(self._sampled, 1),
             "black_share": self._black / max(self._sampled, 1),
             "one_colour": self._is_flat,

@@ -32,6 +32,8 @@ def tight(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         b"\xff\xfe{\x00",
         b'{"prompt": "\xe9"}',
         b"[" * 100_000,
+        *(b'{"prompt": "x", "format": ' + b"[" * deep + b"]" * deep + b"}" for deep in (40, 500, 900)),
+        *(b'{"prompt": "x", "format": ' + b'{"a": ' * deep + b"null" + b"}" * deep + b"}" for deep in (40, 500, 900)),
         b'{"prompt": "\\ud800"}',
         b'{"prompt": "x", "\\udfff": 1}',
         b'{"prompt": "x", "prompt": "y"}',
@@ -53,6 +55,11 @@ def test_json_that_is_no_object_is_invalid(server: Running, body: bytes) -> None
 def test_other_content_types_are_refused(server: Running, kind: str) -> None:
     answer = server.post(content=json.dumps(SMALL), headers={"Content-Type": kind})
     assert (answer.status_code, answer.json()["code"]) == (415, "media_type")
+
+
+def test_a_compressed_body_is_refused_by_name(server: Running) -> None:
+    answer = server.post(content=b"\x1f\x8b", headers={**JSON, "Content-Encoding": "gzip"})
+    assert (answer.status_code, answer.json()["code"]) == (415, "media_type") and "gzip" in answer.text
 
 
 def test_another_charset_is_refused(server: Running) -> None:

@@ -135,3 +135,14 @@ def test_our_own_bug_is_a_problem_that_tells_nothing(server: Running, monkeypatc
 def test_a_plain_request_id_is_taken_over(server: Running, given: str, kept: bool) -> None:
     answer = server.client.get("/live", headers={"X-Request-ID": given})
     assert (answer.headers["x-request-id"] == given) is kept
+
+
+@pytest.mark.parametrize("path", ["/live", "/ready", "/v2/health/live", "/v2/health/ready", "/metrics", "/jobs"])
+def test_head_is_get_without_the_body(server: Running, path: str) -> None:
+    answer = server.client.head(path)
+    assert (answer.status_code, answer.content) == (200, b"")
+    assert answer.headers["content-type"] == server.client.get(path).headers["content-type"]
+
+
+def test_head_is_not_described(server: Running) -> None:
+    assert all("head" not in path for path in server.client.get("/openapi.json").json()["paths"].values())

@@ -175,6 +175,7 @@ ACCEPTED: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"seed": "42"}, {"seed": "42"}),
     ({"seed": 0}, {"seed": "0"}),
     ({"task": "t2va", "first_frame": None, "last_frame": None, "format": None}, {"task": "t2va"}),
+    ({"source": None, "masks": None, "continue_from": None, "refine": None}, {"task": "t2va"}),
     ({"sampler": "euler", "scheduler": "simple", "shift": 6, "audio_shift": 2.5}, {"sampler": "euler", "shift": 6.0}),
     ({"steps": 200, "prompt": "x step_seconds=0"}, {"steps": 200, "forwards": 200}),
     ({"frames": 22, "seconds": 0.9}, {"frames": 22}),
@@ -320,3 +321,11 @@ def test_the_server_may_allow_less(server: Running, monkeypatch: pytest.MonkeyPa
     assert "5 or 22" in server.offenders({**SMALL, "frames": 21})["frames"]["legal"]
     job = server.post({"prompt": "x", "steps": 1}).json()
     assert (job["width"] * job["height"] <= 128 * 64, job["frames"]) == (True, 22)
+
+
+def test_values_are_told_as_json_has_them(server: Running) -> None:
+    body = b'{"prompt": {"a": [true, null]}, "steps": true, "shift": NaN, "task": false, "seed": {"b": false}}'
+    answer = server.post(content=body, headers={"Content-Type": "application/json"})
+    told = {error["field"]: error["message"] for error in answer.json()["errors"]}
+    assert told["steps"].startswith("true ") and told["shift"].startswith("NaN ")
+    assert told["task"].startswith("false ") and '{"b": false}' in told["seed"]
