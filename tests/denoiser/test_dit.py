@@ -201,6 +201,16 @@ def test_a_stream_without_mask_is_all_generated() -> None:
         assert rel_l2(got, want) < 1e-6
 
 
+def test_only_the_stream_that_an_fp32_mask_multiplies_becomes_fp32() -> None:
+    model, packed = tiny.dit(dtype=torch.bfloat16), tiny.layout()
+    masks = token_masks(packed)
+    for given, video, audio in (
+        (TokenMasks(masks.video), torch.float32, torch.bfloat16),
+        (TokenMasks(None, masks.audio), torch.bfloat16, torch.float32),
+    ):
+        assert [stream.dtype for stream in run(model, packed, masks=given)] == [video, audio]
+
+
 def test_kept_rows_have_no_velocity() -> None:
     model, packed = tiny.dit(), tiny.layout()
     masks = token_masks(packed)
