@@ -125,11 +125,6 @@ def samples_kept(frames: int) -> int:
     return min(samples_decoded(frames), -(-SAMPLE_RATE * frames // FPS))
 
 
-def join_frames(frames: int) -> tuple[int, ...]:
-    """Pixel frames at which a new piece of the chunked decode begins: 17, 34, 51.. (conditioning contract §4.7)."""
-    return tuple(range(CHUNK_FRAMES, frames, CHUNK_FRAMES))
-
-
 def guide_frames(frames: int) -> int:
     """Frames of a guide clip that are used: cut down to the grid, or one if there are fewer than 5 (§3.2)."""
     return frames_at_most(frames) or 1

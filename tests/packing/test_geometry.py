@@ -121,12 +121,6 @@ def test_sound_and_picture_end_together(frames: int) -> None:
     assert kept < 32000 * frames / 24 + 1
 
 
-def test_pieces_of_the_decode_join_every_seventeen_frames() -> None:
-    assert geometry.join_frames(5) == ()
-    assert geometry.join_frames(56) == (17, 34, 51)
-    assert geometry.join_frames(124) == (17, 34, 51, 68, 85, 102, 119)
-
-
 def test_guides_are_cut_down_to_what_the_clip_encoder_takes() -> None:
     counts = {1: 1, 4: 1, 5: 5, 21: 5, 22: 22, 100: 90}
     assert {n: geometry.guide_frames(n) for n in counts} == counts
