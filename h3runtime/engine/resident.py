@@ -45,7 +45,7 @@ from h3runtime.engine.load import Loader, Models
 from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
-from h3runtime.errors import OutOfMemory
+from h3runtime.errors import JobError, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
@@ -87,6 +87,7 @@ class ResidentEngine:
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
+        self._encoder_fault = ""
 
     def load(self, on_progress: OnProgress) -> None:
         """Read all weights and run the warm-up shapes. CheckpointError or SettingsError says what can't be loaded."""
@@ -142,7 +143,7 @@ class ResidentEngine:
             linear=linear_choice(self.linear, self.linear_why, self.device),
             startup=dict(self._startup),
             memory=memory_facts(self.device),
-            warnings=self._warnings(),
+            warnings=(*self._warnings(), *([self._encoder_fault] if self._encoder_fault else [])),
         )
 
     def close(self) -> None:
@@ -251,13 +252,22 @@ class ResidentEngine:
         return tuple(found)
 
     def _warm_up(self, on_progress: OnProgress) -> None:
-        """Run the listed shapes once, so that the first request meets no lazy initialisation."""
+        """Run the listed shapes once, so that the first request meets no lazy initialisation.
+
+        An encoder that fails is told and no more: it is a program of its own, started anew for every clip, and can be
+        put right without loading the weights again.
+        """
         began = time.monotonic()
         shapes = self._warm_up_shapes
-        with warm_up_specs(shapes) as specs:
+        with warm_up_specs(shapes, self.settings.data_dir) as specs:
             for index, spec in enumerate(specs):
-                on_progress(Progress("warming", index, len(shapes), index / max(len(shapes), 1)))
-                self.generate(spec, lambda _: None, lambda: False)
+                on_progress(Progress("warming", index, len(shapes), index / len(shapes)))
+                try:
+                    self.generate(spec, lambda _: None, lambda: False)
+                except JobError as error:
+                    if error.stage != "mux":
+                        raise
+                    self._encoder_fault = f"the clip of the warm-up could not be written: {error.message}"
         self.conditioner.cache.clear()
         self._shares = FIRST_GUESS
         self._startup["warmup_seconds"] = time.monotonic() - began

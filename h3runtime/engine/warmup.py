@@ -1,4 +1,7 @@
-"""What an engine runs before it says ready: one step of each listed shape, written to a folder that goes away."""
+"""What an engine runs before it says ready: one step of each listed shape, written to a folder that goes away.
+
+The folder lies below the data folder, the one place that a service may count on to be writable.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +14,14 @@ from h3runtime.core import GenerateSpec, SamplerSettings, Task
 
 
 @contextmanager
-def warm_up_specs(shapes: Sequence[tuple[int, int, int]]) -> Iterator[list[GenerateSpec]]:
+def warm_up_specs(shapes: Sequence[tuple[int, int, int]], data_dir: Path) -> Iterator[list[GenerateSpec]]:
     """(width, height, frames) -> specs whose outputs vanish with the context."""
-    with tempfile.TemporaryDirectory(prefix="h3-warm-up-") as folder:
+    if not shapes:
+        yield []
+        return
+    parent = data_dir / "tmp"
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="warm-up-", dir=parent) as folder:
         yield [_spec(shape, index, Path(folder)) for index, shape in enumerate(shapes)]
 
 
