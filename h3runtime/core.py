@@ -40,6 +40,8 @@ SHIFT_RANGE = (1e-3, 1e3)
 """Sigma shifts outside lose the fp32 arithmetic of S_s and its inverse; the model's own are 12, 6 and 3."""
 LATENTS_SUFFIX = ".latents.safetensors"
 """`cat.mp4` with `save_latents` also writes `cat.mp4.latents.safetensors` (service-contract)."""
+STEPS_SUFFIX = ".steps.safetensors"
+"""`cat.mp4` with diagnostics of latents also writes `cat.mp4.steps.safetensors`."""
 
 
 class Task(StrEnum):

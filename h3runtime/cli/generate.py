@@ -17,13 +17,21 @@ from typing import Any
 from h3runtime.api.request import ReadBody, read_body
 from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
 from h3runtime.api.rules import Verdict
-from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path, unwritable
+from h3runtime.cli.options import (
+    add_encoder_flags,
+    add_run_flags,
+    encode_settings,
+    output_path,
+    refuse_taken,
+    unwritable,
+)
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.result import clip_facts
 from h3runtime.cli.stopping import Stopping
 from h3runtime.core import GenerateSpec, MediaFile
 from h3runtime.errors import H3Error, Offence, invalid
+from h3runtime.jobs.queue import outputs_of
 from h3runtime.media.pictures import measure_picture
 from h3runtime.observe.cores import engine_threads
 from h3runtime.packing.geometry import Size
@@ -132,6 +140,8 @@ def spec_of(arguments: argparse.Namespace, settings: Settings, scratch: Path) ->
     if offences:
         raise invalid(offences)
     spec = replace(_spec(arguments, read, resolved, pictures, raw, scratch), encode=encode)
+    for path in sorted(outputs_of(spec)):
+        refuse_taken(path, overwrite=spec.overwrite)
     return spec, tuple(verdict.warnings)
 
 

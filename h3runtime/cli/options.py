@@ -53,9 +53,15 @@ def output_path(path: Path, *, overwrite: bool) -> Path:
         raise invalid([Offence("output", f"{path.parent} is not a folder", "a folder that exists")])
     if not os.access(whole.parent, os.W_OK | os.X_OK):
         raise unwritable(path.parent)
-    if whole.exists() and not (overwrite and whole.is_file()):
-        raise OutputExists(f"output: {path} exists", [Offence("output", "exists", "another name, or --overwrite")])
+    refuse_taken(path, overwrite=overwrite)
     return whole
+
+
+def refuse_taken(path: Path, *, overwrite: bool) -> None:
+    """A file in the way may be replaced if that was asked for; a folder never."""
+    if path.exists() and not (overwrite and path.is_file()):
+        legal = "another name, or --overwrite"
+        raise OutputExists(f"output: {path} exists", [Offence("output", "exists", legal)])
 
 
 def unwritable(folder: Path) -> InvalidRequest:

@@ -11,12 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors.torch import save_file
 
-from h3runtime.core import GenerateSpec, Latents
-from h3runtime.engine.latents_file import latents_path, write_latents
-
-STEPS_SUFFIX = ".steps.safetensors"
+from h3runtime.core import STEPS_SUFFIX, GenerateSpec, Latents
+from h3runtime.engine.latents_file import latents_path, write_latents, write_tensors
 
 
 def steps_path(output: Path) -> Path:
@@ -42,7 +39,7 @@ class Extras:
         if steps:
             target = steps_path(spec.output)
             moves.append((spec.scratch / target.name, target))
-            save_file(dict(steps), spec.scratch / target.name)
+            write_tensors(spec.scratch / target.name, steps)
         return cls(tuple(moves), latents_path(spec.output) if spec.save_latents else None)
 
     def publish(self) -> None:

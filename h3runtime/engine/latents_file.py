@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,26 @@ def latents_path(output: Path) -> Path:
 
 
 def write_latents(path: Path, latents: Latents, request: Mapping[str, Any]) -> None:
-    """Written and synced; giving it its final name is the caller's."""
+    """Written and synced; giving it its final name is the caller's. OSError where the disk says no."""
     tensors = {"video": latents.video.float().cpu().contiguous(), "audio": latents.audio.float().cpu().contiguous()}
-    save_file(tensors, path, metadata={"request": json.dumps(dict(request))})
+    write_tensors(path, tensors, {"request": json.dumps(dict(request))})
+
+
+def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:
+    """A safetensors file like any other file of ours: readable as the umask has it, its faults OSError.
+
+    The library makes it private to the user and reports a full disk as an error of the format.
+    """
+    path.touch()
+    mode = path.stat().st_mode
+    try:
+        save_file(dict(tensors), path, metadata=metadata)
+    except SafetensorError as error:
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), os.strerror(int(number[1]))) from error
+    path.chmod(mode)
     with path.open("rb") as file:
         os.fsync(file.fileno())
 

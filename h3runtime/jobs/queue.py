@@ -17,7 +17,7 @@ from typing import Any
 
 import structlog
 
-from h3runtime.core import LATENTS_SUFFIX, BackendChoice, Clip, EngineFacts, GenerateSpec, Progress
+from h3runtime.core import LATENTS_SUFFIX, STEPS_SUFFIX, BackendChoice, Clip, EngineFacts, GenerateSpec, Progress
 from h3runtime.errors import Draining, H3Error, Interrupted, JobCancelled, Offence, OutputExists, QueueFull
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.table import Job, JobTable, Status
@@ -168,8 +168,8 @@ class JobQueue:
 
 def outputs_of(spec: GenerateSpec) -> frozenset[Path]:
     """Every file that a job writes under a final name."""
-    latents = spec.output.with_name(spec.output.name + LATENTS_SUFFIX)
-    return frozenset({spec.output, latents} if spec.save_latents else {spec.output})
+    asked = {"": True, LATENTS_SUFFIX: spec.save_latents, STEPS_SUFFIX: spec.diagnostic_latents}
+    return frozenset(spec.output.with_name(spec.output.name + suffix) for suffix, is_asked in asked.items() if is_asked)
 
 
 def _taken(output: Path, why: str, legal: str) -> OutputExists:

@@ -44,3 +44,12 @@ def test_decode_says_that_a_file_is_no_latents(tmp_path: Path, file: str) -> Non
     (tmp_path / "clip.mp4").write_text("mine")
     code, _, err = run("decode", file, folder=tmp_path)
     assert code == 1 and "latents" in err and "--output" in err and "overwrite" not in err
+
+
+def test_latents_in_the_way_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "a.mp4.latents.safetensors").write_text("mine")
+    command = ("generate", "--prompt", "x", *SMALL, "--output", "a.mp4", "--save-latents")
+    code, _, err = run(*command, folder=tmp_path)
+    assert code == 1 and "a.mp4.latents.safetensors exists" in err
+    assert (tmp_path / "a.mp4.latents.safetensors").read_text() == "mine"
+    assert run(*command, "--overwrite", folder=tmp_path)[0] == 0

@@ -19,7 +19,7 @@ from h3runtime.core import (
 )
 from h3runtime.errors import Draining, JobCancelled, JobNotFound, OutOfMemory, OutputExists, QueueFull
 from h3runtime.jobs.files import Folders
-from h3runtime.jobs.queue import JobQueue
+from h3runtime.jobs.queue import JobQueue, outputs_of
 from h3runtime.jobs.table import Job, JobTable, Status
 from h3runtime.settings import Settings
 
@@ -34,7 +34,9 @@ def queue(tmp_path: Path) -> Iterator[JobQueue]:
     folders.close()
 
 
-def spec(queue: JobQueue, job_id: str, output: str = "", save_latents: bool = False) -> GenerateSpec:
+def spec(
+    queue: JobQueue, job_id: str, output: str = "", save_latents: bool = False, diagnostic_latents: bool = False
+) -> GenerateSpec:
     return GenerateSpec(
         job_id,
         Task.T2VA,
@@ -46,6 +48,7 @@ def spec(queue: JobQueue, job_id: str, output: str = "", save_latents: bool = Fa
         queue.folders.outputs / (output or f"{job_id}.mp4"),
         queue.folders.scratch_of(job_id),
         save_latents=save_latents,
+        diagnostic_latents=diagnostic_latents,
     )
 
 
@@ -98,10 +101,11 @@ def test_every_end_removes_what_the_job_had(queue: JobQueue) -> None:
 
 
 def test_names_of_live_jobs_and_of_files_are_taken(queue: JobQueue) -> None:
-    held = spec(queue, "a", "x.mp4", save_latents=True)
+    held = spec(queue, "a", "x.mp4", save_latents=True, diagnostic_latents=True)
     queue.admit(held, ())
-    latents = queue.folders.outputs / "x.mp4.latents.safetensors"
-    for output in (held.output, latents):
+    beside = [queue.folders.outputs / f"x.mp4.{kind}.safetensors" for kind in ("latents", "steps")]
+    assert outputs_of(held) == {held.output, *beside}
+    for output in (held.output, *beside):
         with pytest.raises(OutputExists), queue.promise_outputs(frozenset({output}), overwrite=True):
             pass
     queue.cancel("a")
