@@ -7,7 +7,7 @@ the questions that need two files at once (does this encoder feed that transform
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from torch import nn
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
-from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile
+from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile, checkpoint_error
 from h3runtime.checkpoint.hashing import sha256_of
-from h3runtime.checkpoint.load import OnBytes, load_module
+from h3runtime.checkpoint.load import OnBytes, judge, load_module
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
@@ -62,6 +62,43 @@ class Models:
 Builder = Callable[[CheckpointFile], nn.Module]
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A file, what it should be, and the model that it fills."""
+
+    component: Component
+    path: Path
+    build: Builder
+    rule: LoadRule
+
+    def on_meta(self, file: CheckpointFile) -> nn.Module:
+        """The model without weights. CheckpointError, naming the file, if the file can't be one."""
+        require_component(file, self.component)
+        try:
+            with torch.device("meta"):
+                return self.build(file)
+        except CheckpointError as error:
+            if self.path.name in error.message:
+                raise
+            raise CheckpointError(f"{self.path.name}: {error.message}", error.offences) from None
+
+
+def require_loadable(parts: Sequence[_Part]) -> None:
+    """Every header against its model before any data is read, and all faults of all files at once: with real weights
+    the last file is minutes away."""
+    faults = []
+    for part in parts:
+        try:
+            with CheckpointFile(part.path) as file:
+                offences = list(judge(part.on_meta(file), file, part.rule))
+            if offences:
+                raise checkpoint_error(part.path, offences)
+        except CheckpointError as error:
+            faults.append(error)
+    if faults:
+        raise CheckpointError("; ".join(e.message for e in faults), [o for e in faults for o in e.offences])
+
+
 class Loader:
     """Loads components one after the other; the fraction it reports is of the bytes of all files."""
 
@@ -81,58 +118,62 @@ class Loader:
         self._index = 0
 
     def models(self, compute_dtype: torch.dtype) -> Models:
-        """All four components. CheckpointError names the file and every tensor that is wrong."""
+        """All four components. CheckpointError names the files and every tensor that is wrong."""
         paths = self.paths
-        self._expect(paths.transformer, paths.text_encoder, paths.video_vae, paths.audio_vae)
-        transformer, first = self._load(
-            "transformer",
-            paths.transformer,
-            lambda f: Dit(DitConfig.from_shapes(f.shapes), dtype=compute_dtype),
-            rules.TRANSFORMER,
+        parts = (
+            _Part(
+                "transformer",
+                paths.transformer,
+                lambda f: Dit(DitConfig.from_shapes(f.shapes), dtype=compute_dtype),
+                rules.TRANSFORMER,
+            ),
+            _Part("text_encoder", paths.text_encoder, _text_encoder, rules.TEXT_ENCODER),
+            *self._vae_parts(),
         )
-        encoder, second = self._load("text_encoder", paths.text_encoder, _text_encoder, rules.TEXT_ENCODER)
-        vaes = self._vaes()
+        (transformer, encoder, video, audio), facts = self._load_all(parts)
         assert isinstance(transformer, Dit) and isinstance(encoder, TextEncoder)
+        assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
+        vaes = Vaes(video, audio, facts[2:])
         require_matching(transformer, encoder, vaes, paths)
-        return Models(transformer, encoder, vaes, (first, second, *vaes.facts))
+        return Models(transformer, encoder, vaes, facts)
 
     def vaes(self) -> Vaes:
-        self._expect(self.paths.video_vae, self.paths.audio_vae)
-        return self._vaes()
+        (video, audio), facts = self._load_all(self._vae_parts())
+        assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
+        return Vaes(video, audio, facts)
 
-    def _vaes(self) -> Vaes:
+    def _vae_parts(self) -> tuple[_Part, _Part]:
         dtype = rules.vae_dtype(self.settings.vae_dtype)
         tiling = Tiling.of_size(self.settings.vae_tile_size)
 
         def build_video(file: CheckpointFile) -> nn.Module:
             return VideoVae(VideoVaeConfig.from_shapes(file.shapes, _overrides(file)), dtype, tiling)
 
-        video, first = self._load("video_vae", self.paths.video_vae, build_video, rules.video_vae(dtype))
-        audio, second = self._load("audio_vae", self.paths.audio_vae, _audio_vae, rules.AUDIO_VAE)
-        assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
-        return Vaes(video, audio, (first, second))
+        return (
+            _Part("video_vae", self.paths.video_vae, build_video, rules.video_vae(dtype)),
+            _Part("audio_vae", self.paths.audio_vae, _audio_vae, rules.AUDIO_VAE),
+        )
 
-    def _expect(self, *files: Path) -> None:
+    def _load_all(self, parts: Sequence[_Part]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
+        require_loadable(parts)
         self._index, self._bytes_before, self._reported = 0, 0, 0.0
-        self._bytes_in_all = max(1, sum(path.stat().st_size for path in files if path.is_file()))
+        self._bytes_in_all = max(1, sum(part.path.stat().st_size for part in parts))
+        loaded = [self._load(part) for part in parts]
+        return [module for module, _ in loaded], tuple(facts for _, facts in loaded)
 
-    def _load(
-        self, component: Component, path: Path, build: Builder, rule: LoadRule
-    ) -> tuple[nn.Module, ComponentFacts]:
-        with CheckpointFile(path) as file:
-            require_component(file, component)
-            with torch.device("meta"):
-                module = build(file)
+    def _load(self, part: _Part) -> tuple[nn.Module, ComponentFacts]:
+        with CheckpointFile(part.path) as file:
+            module = part.on_meta(file)
             report = load_module(
-                module, file, linear=self.linear, device=self.device, rule=rule, on_bytes=self._reporter()
+                module, file, linear=self.linear, device=self.device, rule=part.rule, on_bytes=self._reporter()
             )
         module.eval().requires_grad_(False)
-        self._bytes_before += path.stat().st_size
+        self._bytes_before += part.path.stat().st_size
         self._index += 1
         facts = ComponentFacts(
-            component=component,
-            file=path.name,
-            sha256=sha256_of(path, default_cache_dir()),
+            component=part.component,
+            file=part.path.name,
+            sha256=sha256_of(part.path, default_cache_dir()),
             format=report.format,
             bytes=report.bytes,
             load_seconds=report.seconds,

@@ -354,7 +354,8 @@ class Supervisor:
 
 def reason_of(error: H3Error) -> str:
     """The message, with every offender that it doesn't name itself: `/ready` must tell which tensors are at fault."""
-    told = [f"{o.field}: {o.message}" for o in error.offences if o.field not in error.message]
+    said = error.message
+    told = [f"{o.field}: {o.message}" for o in error.offences if o.field not in said and o.message not in said]
     return "; ".join([error.message, *told])
 
 
