@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from h3runtime.checkpoint.embedded import embedded_set
+from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.settings import Settings, default_cache_dir, variable
 
@@ -27,37 +28,41 @@ class ModelPaths:
 
 
 def model_paths(settings: Settings, needed: Sequence[str] = ALL_PATHS) -> ModelPaths:
-    """All of `needed`, or none of any, must be set: a mixture would join weights that were never trained together."""
-    given = {name: getattr(settings, name) for name in ALL_PATHS}
-    if not any(given[name] is not None for name in needed):
-        return _embedded()
-    missing = [name for name in needed if given[name] is None]
-    if missing:
-        names = ", ".join(variable(name) for name in missing)
-        why = "is not set, while other checkpoint paths are"
-        raise SettingsError(
-            f"{names}: not set, while other checkpoint paths are", [Offence(variable(n), why) for n in missing]
-        )
-    # What is not needed is never opened; the first path stands in for it.
-    stand_in = given[needed[0]]
-    whole = {name: path or stand_in for name, path in given.items()}
+    """What the settings name; all of `needed` from the embedded set if they name none of them.
+
+    A part of a set is completed from the embedded one only if its own weights are made up as well: real weights beside
+    made-up ones would give noise without an error. SettingsError names what is missing, CheckpointError what is broken.
+    """
+    given = {name: path for name in needed if (path := getattr(settings, name)) is not None}
+    missing = [name for name in needed if name not in given]
+    if not missing:
+        return _paths(given, embedded=False)
+    if not all(_is_synthetic(path) for name, path in given.items() if name != "tokenizer_path"):
+        why = "not set, while other checkpoint paths are"
+        offences = [Offence(variable(name), why, "all of them or none") for name in missing]
+        raise SettingsError(f"{', '.join(o.field for o in offences)}: {why}", offences)
+    return _paths(_embedded() | given, embedded=not given)
+
+
+def _embedded() -> dict[str, Path]:
+    made = embedded_set(default_cache_dir())
+    files = (made.transformer, made.text_encoder, made.video_vae, made.audio_vae, made.tokenizer)
+    return dict(zip(ALL_PATHS, files, strict=True))
+
+
+def _is_synthetic(path: Path) -> bool:
+    with CheckpointFile(path) as file:
+        return file.synthetic
+
+
+def _paths(found: Mapping[str, Path], *, embedded: bool) -> ModelPaths:
+    # What is not needed is never opened; any path stands in for it.
+    whole: dict[str, Path] = dict.fromkeys(ALL_PATHS, next(iter(found.values()))) | dict(found)
     return ModelPaths(
         transformer=whole["model_path"],
         text_encoder=whole["text_encoder_path"],
         video_vae=whole["video_vae_path"],
         audio_vae=whole["audio_vae_path"],
         tokenizer=whole["tokenizer_path"],
-        embedded=False,
-    )
-
-
-def _embedded() -> ModelPaths:
-    files = embedded_set(default_cache_dir())
-    return ModelPaths(
-        transformer=files.transformer,
-        text_encoder=files.text_encoder,
-        video_vae=files.video_vae,
-        audio_vae=files.audio_vae,
-        tokenizer=files.tokenizer,
-        embedded=True,
+        embedded=embedded,
     )

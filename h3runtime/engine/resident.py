@@ -20,6 +20,7 @@ from h3runtime.backends.linear.select import choose_linear, linear_choice
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.pieces import keyframe_pieces
 from h3runtime.conditioning.prompt_cache import PromptCache
+from h3runtime.conditioning.prompt_tags import unknown_tags
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import (
     Clip,
@@ -238,13 +239,20 @@ class ResidentEngine:
             timings=run.timings,
             memory=run.peaks,
             checks=decoded.checks,
-            warnings=(*self._warnings(), *decoded.warnings),
+            warnings=(*self._warnings(), *self._prompt_warnings(spec.prompt), *decoded.warnings),
             latents_output=latents_output,
             diagnostics=diagnostics,
         )
 
+    def _prompt_warnings(self, prompt: str) -> list[str]:
+        tags = unknown_tags(prompt, self.conditioner.tokenizer.added)
+        return [f"prompt: {tag} is no tag that H3 knows and is read as text" for tag in tags]
+
     def _warnings(self) -> tuple[str, ...]:
         found = []
+        if self.models.text_encoder.config.assumed and not self.models.facts[1].synthetic:
+            assumed = ", ".join(self.models.text_encoder.config.assumed)
+            found.append(f"the text encoder's file can't tell these sizes, which are assumed: {assumed}")
         if self.models.facts[0].synthetic:
             found.append("the loaded checkpoint is made up: it shows that the pipeline works, not what H3 can do")
         if self.settings.vae_tile_size != 256:

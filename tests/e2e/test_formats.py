@@ -9,6 +9,7 @@ from PIL import Image
 
 from h3runtime.checkpoint import embedded, layouts, storage, synthetic
 from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
+from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.storage import Storage
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.core import GenerateSpec, MediaFile, SamplerSettings, Task
@@ -156,9 +157,26 @@ def test_an_encoder_of_another_width_is_named(base: dict[str, Path], tmp_path: P
         load(base | {"model_path": transformer(tmp_path, replace(PRUNED, text_dim=48))})
 
 
-def test_half_a_set_is_refused(base: dict[str, Path]) -> None:
-    with pytest.raises(SettingsError, match="H3_AUDIO_VAE_PATH"):
-        load({name: path for name, path in base.items() if name != "audio_vae_path"})
+def test_half_a_set_of_real_weights_is_refused(base: dict[str, Path], tmp_path: Path) -> None:
+    with CheckpointFile(base["model_path"]) as file:
+        write_file(tmp_path / "real.safetensors", {name: file.read(name) for name in file.entries})
+    half = base | {"model_path": tmp_path / "real.safetensors"}
+    del half["audio_vae_path"], half["tokenizer_path"]
+    with pytest.raises(SettingsError, match="H3_AUDIO_VAE_PATH, H3_TOKENIZER_PATH"):
+        load(half)
+
+
+def test_made_up_weights_are_completed_by_the_embedded_set(base: dict[str, Path], tmp_path: Path) -> None:
+    engine = load({"model_path": base["model_path"]})
+    assert engine.facts().components[0].file == base["model_path"].name
+    assert engine.generate(spec(tmp_path), lambda _: None, lambda: False).frames == 5
+
+
+def test_a_broken_part_of_a_set_is_named(base: dict[str, Path], tmp_path: Path) -> None:
+    broken = tmp_path / "broken.safetensors"
+    broken.write_bytes(base["model_path"].read_bytes()[:-8])
+    with pytest.raises(CheckpointError, match=r"broken\.safetensors"):
+        load({"model_path": broken})
 
 
 def test_the_vae_in_fp32_is_close_to_fp16(base: dict[str, Path], tmp_path: Path) -> None:
