@@ -303,7 +303,10 @@ class BackendChoice:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """One loaded checkpoint file. `component` is `transformer`, `text_encoder`, `video_vae` or `audio_vae`."""
+    """One loaded checkpoint file. `component` is `transformer`, `text_encoder`, `video_vae` or `audio_vae`.
+
+    partition: what a transformer is used for, as the settings say; its file can't tell (dit-contract §1.3).
+    """
 
     component: str
     file: str
@@ -312,6 +315,7 @@ class ComponentFacts:
     bytes: int
     load_seconds: float
     synthetic: bool
+    partition: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -133,6 +133,7 @@ class ModelAnswer(BaseModel):
     format: str
     bytes: int
     synthetic: bool
+    partition: str | None
 
 
 class ReadyAnswer(BaseModel):
@@ -299,6 +300,7 @@ def _model(component: ComponentFacts) -> ModelAnswer:
         format=component.format,
         bytes=component.bytes,
         synthetic=component.synthetic,
+        partition=component.partition,
     )
 
 

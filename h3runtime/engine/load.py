@@ -36,6 +36,8 @@ from h3runtime.vae.tiling import Tiling
 from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_vae import VideoVae
 
+FL2VA = "fl2va"
+"""The partition that serves all four tasks of this version (conditioning contract §3)."""
 REPORT_SHARE = 0.01
 """Progress is told each time another hundredth of the bytes is there."""
 
@@ -178,6 +180,7 @@ class Loader:
             bytes=report.bytes,
             load_seconds=report.seconds,
             synthetic=report.synthetic,
+            partition=FL2VA if part.component == "transformer" else None,
         )
         return module, facts
 
