@@ -22,6 +22,7 @@ def test_ready_tells_what_the_engine_is(server: Running) -> None:
             "format": "nvfp4",
             "bytes": 10,
             "synthetic": True,
+            "partition": None,
         }
     ]
     assert state["attention"] == {
