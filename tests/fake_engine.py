@@ -38,7 +38,7 @@ FOREVER = 3600.0
 
 @dataclass
 class FakeEngine:
-    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `die` or none; journal: a file of what it did."""
+    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `file`, `die` or none; journal: a file of what it did."""
 
     load_seconds: float = 0.0
     load_fault: str = ""
@@ -54,6 +54,8 @@ class FakeEngine:
             raise CheckpointError("dit.safetensors can't be loaded", offences)
         if self.load_fault == "bug":
             raise RuntimeError("a bug")
+        if self.load_fault == "file":
+            Path("/secret/path").read_bytes()
         if self.load_fault == "die":
             os._exit(7)
         on_progress(Progress("warming", 1, 2, 0.8))

@@ -7,7 +7,6 @@ beats. When the pipe closes, the server is gone however it ended, and this proce
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 import queue
@@ -34,6 +33,7 @@ from h3runtime.jobs.messages import (
     Stop,
 )
 from h3runtime.jobs.processes import end_descendants
+from h3runtime.media.delivery import FULL
 from h3runtime.observe import logs
 
 BEAT_SECONDS = 1.0
@@ -94,17 +94,19 @@ def _as_job_error(error: Exception, job_id: str) -> H3Error:
         return error
     if isinstance(error, MemoryError):
         return OutOfMemory("the host's memory is full")
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and error.errno in FULL:
         return JobDiskFull("the disk is full")
     log.error("engine_bug", job_id=job_id, exc_info=error)
     return JobError("the engine met an internal error")
 
 
 def _as_load_error(error: Exception) -> H3Error:
+    """`/ready` shows it: an OSError's own text would name a file of the server."""
     if isinstance(error, H3Error):
         return error
     log.error("engine_load_bug", exc_info=error)
-    return InternalError(f"the engine could not start: {type(error).__name__}: {error}")
+    why = error.strerror if isinstance(error, OSError) else str(error)
+    return InternalError(f"the engine could not start: {type(error).__name__}: {why}")
 
 
 class _Wire:

@@ -132,6 +132,7 @@ class Supervisor:
         self._began = time.monotonic()
         self._leaving = threading.Event()
         self._job: _Running | None = None
+        self._stop_wishes: dict[str, H3Error] = {}
         self._jobs_since_start = 0
         self._process: _EngineProcess | None = None
         self.on_loaded: Callable[[EngineFacts], None] = lambda _: None
@@ -144,7 +145,8 @@ class Supervisor:
     @property
     def pid(self) -> int | None:
         """Of the engine process; None while there is none."""
-        return self._process.pid if self._process else None
+        process = self._process
+        return process.pid if process else None
 
     def start(self) -> None:
         self._thread.start()
@@ -157,14 +159,15 @@ class Supervisor:
     def cancel(self, job_id: str) -> None:
         """A waiting job ends at once; a running one at its next step. Of no effect after the end."""
         if self._queue.cancel(job_id):
-            self._wish_stop(JobCancelled("cancelled by request"))
+            self._wish_stop(job_id, JobCancelled("cancelled by request"))
 
     def drain(self, seconds: float) -> None:
         """Refuse new work, give the running job `seconds` to finish, then stop it and end the process."""
         self._set(status=EngineStatus.DRAINING, reason="the server is shutting down")
         self._queue.close()
         if not self._queue.wait_until_idle(seconds):
-            self._wish_stop(Interrupted("the server shut down before the job was done"))
+            if (running := self._queue.running) is not None:
+                self._wish_stop(running, Interrupted("the server shut down before the job was done"))
             self._queue.wait_until_idle(self._limits.stop_grace + 2 * LOOK_SECONDS)
         self.close()
 
@@ -178,8 +181,8 @@ class Supervisor:
     def kill(self) -> None:
         """End the process now, from any thread or a signal handler."""
         self._leaving.set()
-        if self._process is not None:
-            self._process.kill()
+        if (process := self._process) is not None:
+            process.kill()
 
     # Everything below runs in the supervisor's own thread.
 
@@ -196,19 +199,21 @@ class Supervisor:
     def _live_once(self) -> None:
         """One process from its start to its end, whatever that is."""
         try:
-            self._process = _EngineProcess(self._recipe)
+            process = self._process = _EngineProcess(self._recipe)
         except Exception as error:
             log.error("engine_not_started", exc_info=error)
             self._bury(EngineDead(f"the engine process could not be started: {type(error).__name__}"))
             return
         try:
-            why = self._converse(self._process)
+            why = self._converse(process)
         except Exception as error:
             # Our own bug must not leave the queue without an owner.
             log.error("supervisor_bug", exc_info=error)
             why = EngineDead("the supervisor met an internal error")
-        listens = self._leaving.is_set() and self._process.loaded and self._job is None
-        self._process.leave(self._limits.leave_grace if listens else 0.0)
+        listens = self._leaving.is_set() and process.loaded and self._job is None
+        process.leave(self._limits.leave_grace if listens else 0.0)
+        # Reaped: its number may be another program's by now, and `kill` must not find it here.
+        self._process = None
         if why is not None:
             self._bury(why)
 
@@ -243,7 +248,7 @@ class Supervisor:
     def _hand_out(self, process: _EngineProcess) -> None:
         job = self._job
         if job is not None:
-            if job.stop_wish is not None and job.stop_sent is None:
+            if job.stop_sent is None and job.job_id in self._stop_wishes:
                 process.send(Stop(job.job_id))
                 job.stop_sent = time.monotonic()
             return
@@ -270,6 +275,7 @@ class Supervisor:
                 return error
             case Made(job_id, clip):
                 self._job = None
+                self._stop_wishes.pop(job_id, None)
                 self._queue.succeeded(job_id, clip)
             case Failed(job_id, error):
                 return self._failed(job_id, error)
@@ -279,8 +285,9 @@ class Supervisor:
         if isinstance(error, EngineDead):
             return error
         job, self._job = self._job, None
-        if isinstance(error, JobCancelled) and job is not None and job.stop_wish is not None:
-            error = job.stop_wish
+        wish = self._stop_wishes.pop(job_id, None)
+        if isinstance(error, JobCancelled) and wish is not None:
+            error = wish
         elif isinstance(error, JobError) and error.stage is None and job is not None:
             error.stage, error.step = job.stage or None, job.step
         self._queue.failed(job_id, error)
@@ -306,7 +313,7 @@ class Supervisor:
         job = self._job
         if job is not None and job.stop_sent is not None and now - job.stop_sent > self._limits.stop_grace:
             # It doesn't react to being asked, so whoever wanted it stopped gets it stopped.
-            return job.stop_wish
+            return self._stop_wishes[job.job_id]
         if job is not None and (limit := self._limits.of_stage(job.stage)) is not None and now - job.moved > limit:
             where = f"the stage {job.stage or 'conditioning'} made no progress for {limit:g} s"
             return JobTimeout(where, stage=job.stage or "conditioning", step=job.step)
@@ -319,6 +326,7 @@ class Supervisor:
         log.error("engine_died", reason=why.message, code=why.code)
         if (job := self._job) is not None:
             self._job = None
+            self._stop_wishes.pop(job.job_id, None)
             if isinstance(why, EngineDead):
                 why = EngineDead(why.message, stage=job.stage or None, step=job.step)
             self._queue.failed(job.job_id, why)
@@ -346,10 +354,11 @@ class Supervisor:
         with self._changing:
             self._state = replace(self._state, **changes)
 
-    def _wish_stop(self, wish: H3Error) -> None:
-        if (job := self._job) is not None and job.stop_wish is None:
-            job.stop_wish = wish
-            self.ring()
+    def _wish_stop(self, job_id: str, wish: H3Error) -> None:
+        """From any thread. By name: between the queue's answer and this line the next job may have begun, and a job
+        that the queue has just handed out isn't ours yet."""
+        self._stop_wishes.setdefault(job_id, wish)
+        self.ring()
 
 
 def reason_of(error: H3Error) -> str:
@@ -360,14 +369,13 @@ def reason_of(error: H3Error) -> str:
 
 
 class _Running:
-    """The job the engine has: where it is, when it last moved, and whether somebody wants it stopped."""
+    """The job the engine has: where it is, when it last moved, and when it was asked to stop."""
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
         self.stage = ""
         self.step: int | None = None
         self.moved = time.monotonic()
-        self.stop_wish: H3Error | None = None
         self.stop_sent: float | None = None
 
     def advance(self, progress: Progress) -> None:

@@ -183,6 +183,13 @@ def test_a_bug_while_loading_is_final(tmp_path: Path) -> None:
         assert "RuntimeError: a bug" in found.supervisor.state.reason
 
 
+def test_a_file_that_cannot_be_read_while_loading_is_told_without_its_path(tmp_path: Path) -> None:
+    with bench(tmp_path, (0.0, "file")) as found:
+        found.status(EngineStatus.DEAD)
+        assert "FileNotFoundError: No such file" in found.supervisor.state.reason
+        assert "secret" not in found.supervisor.state.reason
+
+
 def test_a_death_while_loading_uses_up_the_budget(tmp_path: Path) -> None:
     with bench(tmp_path, (0.0, "die"), restarts=1) as found:
         found.status(EngineStatus.DEAD)
@@ -216,6 +223,34 @@ def test_cancelling_what_hears_nothing_ends_it_all_the_same(tmp_path: Path) -> N
         found.supervisor.cancel(deaf)
         assert found.ended(deaf).status == "cancelled"
         assert found.ended(second).status == "succeeded"
+
+
+def test_a_stop_reaches_its_own_job_and_no_other(tmp_path: Path) -> None:
+    """The two moments at which a wish without a name goes astray: a job that the queue has handed out but the
+    supervisor doesn't hold yet, and one that ends just after the queue said that it runs."""
+    with bench(tmp_path) as found:
+        take = found.queue.take
+
+        def take_and_cancel(*given: Any, **named: Any) -> Job | None:
+            job = take(*given, **named)
+            if job is not None and job.id == "job1":
+                found.supervisor.cancel(job.id)
+            return job
+
+        found.queue.take = take_and_cancel  # type: ignore[method-assign]
+        assert found.ended(found.add("x step_seconds=0.1", steps=20)).status == "cancelled"
+        second = found.add("x step_seconds=0.02", steps=20)
+        found.until(lambda: found.table.get(second), lambda job: job.progress.stage == "sampling")
+        found.queue.cancel = lambda _: True  # type: ignore[method-assign]
+        found.supervisor.cancel("job1")
+        assert found.ended(second).status == "succeeded"
+
+
+def test_no_process_is_named_once_it_is_gone(tmp_path: Path) -> None:
+    with bench(tmp_path) as found:
+        found.status(EngineStatus.READY)
+        found.supervisor.close()
+        assert found.supervisor.pid is None
 
 
 def test_closing_interrupts_what_computes_and_what_waits(tmp_path: Path) -> None:
