@@ -149,7 +149,18 @@ def test_an_existing_output_is_kept(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "h3runtime", "generate", "--prompt", "x", *TINY[:-4], "--steps", "200", "--progress"]
+    command = [
+        sys.executable,
+        "-m",
+        "h3runtime",
+        "generate",
+        "--prompt",
+        "x",
+        *TINY[:-4],
+        "--steps",
+        "200",
+        "--progress",
+    ]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     assert process.stderr is not None
     with process.stderr:
