@@ -33,6 +33,22 @@ SAMPLE_RATE = 32_000
 """Samples a second of H3's sound (conditioning contract §0)."""
 SAMPLES_PER_LATENT = 800
 """Audio samples one audio latent stands for: 2*4*4*5*5 (conditioning contract §5.1)."""
+PIXELS_PER_LATENT = 16
+"""Pixels that a video latent spans in each direction (conditioning contract §0)."""
+CHUNK_FRAMES = 17
+"""Frames that the video VAE encodes at once, and each chunk of a decode adds (conditioning contract §4.4, §4.6)."""
+CHUNK_LATENTS = 5
+"""Latents of one such chunk: 1 for its first frame, then one per 4 (conditioning contract §4.1)."""
+MIN_FRAMES = 5
+"""The shortest clip: lengths are 17n+5 frames (dit-contract §6)."""
+TRAINED_FRAMES = (107, 362)
+"""Lengths that the model was trained on (conditioning contract §3.1; service-contract, `frames`)."""
+SIDE_MULTIPLE = 32
+"""Pixels: the VAE divides a side by 16 and the DiT's patch by 2."""
+MIN_SIDE = 64
+"""Pixels (service-contract, small print)."""
+AREA_CAP = 1344 * 768
+"""Pixels of the largest canvas that the model was trained on (conditioning contract §3.1)."""
 
 MAX_STEPS = 200
 """Most model evaluations of a run (service-contract, `steps`)."""

@@ -23,6 +23,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from h3runtime.core import AREA_CAP, CHUNK_FRAMES, MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, TRAINED_FRAMES
 from h3runtime.errors import Offence, SettingsError
 
 PREFIX = "H3_"
@@ -31,13 +32,8 @@ NOT_KNOBS = frozenset({CONFIG_VARIABLE, "H3_FIXTURES"})
 """Names with our prefix that are no settings: the file itself, and the folder of fixtures that the tests read."""
 
 MIB, GIB = 2**20, 2**30
-CANVAS_STEP = 32
-FRAME_STEP, SHORTEST = 17, 5
-"""A clip has 17n+5 frames (dit-contract §6)."""
 TRAINED_TILE = 256
 """Pixels; the decoder was trained on tiles of this size (conditioning contract §4.5)."""
-TRAINED_AREA, TRAINED_FRAMES = 1344 * 768, 362
-"""Largest canvas and longest clip the model was trained on (conditioning contract §3.1)."""
 
 
 def _device(value: str) -> str:
@@ -63,8 +59,8 @@ def _shapes(value: Any) -> Any:
 def _shape(text: str) -> tuple[int, int, int]:
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})x(\d{1,5})", text)
     width, height, frames = (int(number) for number in match.groups()) if match else (0, 0, 0)
-    sides_fit = min(width, height) >= 2 * CANVAS_STEP and width % CANVAS_STEP == 0 and height % CANVAS_STEP == 0
-    if not sides_fit or frames < SHORTEST or frames % FRAME_STEP != SHORTEST:
+    sides_fit = min(width, height) >= MIN_SIDE and width % SIDE_MULTIPLE == 0 and height % SIDE_MULTIPLE == 0
+    if not sides_fit or frames < MIN_FRAMES or frames % CHUNK_FRAMES != MIN_FRAMES:
         legal = "WIDTHxHEIGHTxFRAMES, comma-separated; sides multiples of 32 from 64, frames 17n+5"
         raise PydanticCustomError("shape", "{text} is no shape", {"text": text, "legal": legal})
     return width, height, frames
@@ -101,10 +97,10 @@ class Settings(BaseSettings):
     max_upload_bytes: Bytes = Field(512 * MIB, description="Largest multipart body, in bytes.")
     disk_floor_bytes: int = Field(2 * GIB, ge=0, description="Free bytes below which no job is taken.")
     max_area: int = Field(
-        TRAINED_AREA, ge=(2 * CANVAS_STEP) ** 2, description="Largest canvas, in pixels; above 1032192 is untrained."
+        AREA_CAP, ge=MIN_SIDE**2, description="Largest canvas, in pixels; above 1032192 is untrained."
     )
     max_frames: int = Field(
-        TRAINED_FRAMES, ge=SHORTEST, le=100_000, description="Longest clip, in frames; above 362 is untrained."
+        TRAINED_FRAMES[1], ge=MIN_FRAMES, le=100_000, description="Longest clip, in frames; above 362 is untrained."
     )
     drain_seconds: float = Field(
         30, ge=0, le=86_400, allow_inf_nan=False, description="How long a running job may go on after SIGTERM."

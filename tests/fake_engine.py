@@ -38,7 +38,7 @@ FOREVER = 3600.0
 
 @dataclass
 class FakeEngine:
-    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `file`, `die` or none; journal: a file of what it did."""
+    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `file`, `die` or none. journal: a file of its deeds."""
 
     load_seconds: float = 0.0
     load_fault: str = ""

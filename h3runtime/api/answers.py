@@ -14,13 +14,22 @@ from typing import Any
 from pydantic import BaseModel
 
 from h3runtime import __version__
-from h3runtime.core import FPS, BackendChoice, Check, Clip, ComponentFacts, EngineFacts
+from h3runtime.core import (
+    FPS,
+    MIN_FRAMES,
+    MIN_SIDE,
+    SIDE_MULTIPLE,
+    BackendChoice,
+    Check,
+    Clip,
+    ComponentFacts,
+    EngineFacts,
+)
 from h3runtime.errors import H3Error
 from h3runtime.jobs.queue import job_timings
 from h3runtime.jobs.supervisor import EngineState, EngineStatus
 from h3runtime.jobs.table import Job, Status
 from h3runtime.observe import memory
-from h3runtime.packing.geometry import MIN_FRAMES, MIN_SIDE, MULTIPLE
 from h3runtime.settings import Settings
 
 
@@ -313,7 +322,7 @@ def _limits(settings: Settings) -> dict[str, int]:
     return {
         "max_area": settings.max_area,
         "min_side": MIN_SIDE,
-        "side_multiple": MULTIPLE,
+        "side_multiple": SIDE_MULTIPLE,
         "max_frames": settings.max_frames,
         "min_frames": MIN_FRAMES,
         "max_json_bytes": settings.max_json_bytes,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h3runtime.api.request import SHORT_EDGES, GenerateBody, ReadBody
-from h3runtime.core import FPS, BackendChoice, Task
+from h3runtime.core import AREA_CAP, FPS, MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, TRAINED_FRAMES, BackendChoice, Task
 from h3runtime.errors import Offence
 from h3runtime.packing import geometry
-from h3runtime.packing.geometry import MIN_SIDE, MULTIPLE, Size
+from h3runtime.packing.geometry import Size
 
 DEFAULT_FRAMES = 124
 DEFAULT_ASPECT = (16.0, 9.0)
@@ -80,9 +80,9 @@ def judge_length(body: GenerateBody, max_frames: int, verdict: Verdict) -> int:
     if frames is not None and from_seconds is not None and frames != from_seconds:
         message = f"{body.seconds:g} s mean {from_seconds} frames, which contradicts frames {frames}"
         verdict.refuse("seconds", message, f"{frames / FPS:.3f}, or leave one of the two out")
-    default = geometry.frames_at_most(min(DEFAULT_FRAMES, max_frames)) or geometry.MIN_FRAMES
+    default = geometry.frames_at_most(min(DEFAULT_FRAMES, max_frames)) or MIN_FRAMES
     length = frames or from_seconds or default
-    low, high = geometry.TRAINED_FRAMES
+    low, high = TRAINED_FRAMES
     if not low <= length <= high:
         verdict.warnings.append(f"{length} frames are outside {low}..{high}, the lengths that the model was trained on")
     return length
@@ -101,7 +101,7 @@ def _judge_frames(frames: int | None, max_frames: int, verdict: Verdict) -> int 
 def _judge_seconds(seconds: float | None, max_frames: int, verdict: Verdict) -> int | None:
     if seconds is None:
         return None
-    longest = geometry.frames_at_most(max_frames) or geometry.MIN_FRAMES
+    longest = geometry.frames_at_most(max_frames) or MIN_FRAMES
     frames = geometry.frames_for_seconds(seconds) if seconds <= longest / FPS + 1 else longest + 1
     if frames <= longest:
         return frames
@@ -142,7 +142,7 @@ def _judge_short_edge(short_edge: int | None, verdict: Verdict) -> int:
         return geometry.SHORT_EDGE
     if short_edge in SHORT_EDGES:
         return short_edge
-    legal = f"a multiple of {MULTIPLE} from {SHORT_EDGES[0]} to {SHORT_EDGES[-1]}"
+    legal = f"a multiple of {SIDE_MULTIPLE} from {SHORT_EDGES[0]} to {SHORT_EDGES[-1]}"
     verdict.refuse("short_edge", f"{short_edge} is not legal", legal)
     return geometry.SHORT_EDGE
 
@@ -170,11 +170,15 @@ def _judge_sides(body: GenerateBody, max_area: int, verdict: Verdict) -> Size | 
 
 
 def _judge_side(name: str, side: int, verdict: Verdict) -> bool:
-    if side >= MIN_SIDE and side % MULTIPLE == 0:
+    if side >= MIN_SIDE and side % SIDE_MULTIPLE == 0:
         return True
-    below = max(MIN_SIDE, side // MULTIPLE * MULTIPLE)
-    near = " or ".join(str(legal) for legal in sorted({below, max(MIN_SIDE, below + MULTIPLE * (side > MIN_SIDE))}))
-    verdict.refuse(name, f"{side} is not a multiple of {MULTIPLE} from {MIN_SIDE}", f"multiples of {MULTIPLE}: {near}")
+    below = max(MIN_SIDE, side // SIDE_MULTIPLE * SIDE_MULTIPLE)
+    near = " or ".join(
+        str(legal) for legal in sorted({below, max(MIN_SIDE, below + SIDE_MULTIPLE * (side > MIN_SIDE))})
+    )
+    verdict.refuse(
+        name, f"{side} is not a multiple of {SIDE_MULTIPLE} from {MIN_SIDE}", f"multiples of {SIDE_MULTIPLE}: {near}"
+    )
     return False
 
 
@@ -184,7 +188,7 @@ def _within(size: Size, max_area: int) -> Size:
         return geometry.derived_canvas(*_clamped(size), max_area=max_area)
     while size.area > max_area and max(size) > MIN_SIDE:
         wide = size.width >= size.height
-        size = Size(size.width - MULTIPLE * wide, size.height - MULTIPLE * (not wide))
+        size = Size(size.width - SIDE_MULTIPLE * wide, size.height - SIDE_MULTIPLE * (not wide))
     return size
 
 
@@ -212,14 +216,14 @@ def _judge_agreement(
 
 def _has_aspect(size: Size, aspect: tuple[float, float]) -> bool:
     """Whether both sides are within one step of 32 of some rectangle of that aspect: each may have been rounded."""
-    low = max((side - MULTIPLE / 2) / part for side, part in zip(size, aspect, strict=True))
-    high = min((side + MULTIPLE / 2) / part for side, part in zip(size, aspect, strict=True))
+    low = max((side - SIDE_MULTIPLE / 2) / part for side, part in zip(size, aspect, strict=True))
+    high = min((side + SIDE_MULTIPLE / 2) / part for side, part in zip(size, aspect, strict=True))
     return low <= high
 
 
 def _warn_of_untrained(size: Size, verdict: Verdict) -> None:
-    if size.area > geometry.AREA_CAP:
-        verdict.warnings.append(f"{size.area} pixels are more than {geometry.AREA_CAP}, the largest trained canvas")
+    if size.area > AREA_CAP:
+        verdict.warnings.append(f"{size.area} pixels are more than {AREA_CAP}, the largest trained canvas")
     if not geometry.is_legal_aspect(*size):
         verdict.warnings.append(f"{size.width}x{size.height} is narrower than 1:4, the narrowest trained canvas")
 

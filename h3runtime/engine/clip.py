@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h3runtime.core import Check, EncodeSettings, Latents
+from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents
 from h3runtime.engine.host_frames import HostChunk, to_host
 from h3runtime.engine.load import Vaes
 from h3runtime.engine.run import Run
@@ -27,9 +27,6 @@ from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.mux import ClipShape, ClipWriter, Limits, WrittenClip
 from h3runtime.vae.chunks import decoded_frames, plan
 from h3runtime.vae.tiling import BlendRule
-
-PIXELS_PER_LATENT = 16
-"""Pixels a latent cell spans in each direction (conditioning contract §0)."""
 
 
 @dataclass(frozen=True, slots=True)

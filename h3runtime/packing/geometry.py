@@ -14,27 +14,26 @@ from __future__ import annotations
 import math
 from typing import Final, Literal, NamedTuple
 
-from h3runtime.core import FPS, SAMPLE_RATE, SAMPLES_PER_LATENT
+from h3runtime.core import (
+    AREA_CAP,
+    CHUNK_FRAMES,
+    CHUNK_LATENTS,
+    FPS,
+    MIN_FRAMES,
+    MIN_SIDE,
+    PIXELS_PER_LATENT,
+    SAMPLE_RATE,
+    SAMPLES_PER_LATENT,
+    SIDE_MULTIPLE,
+)
 
-CHUNK_FRAMES: Final = 17
-"""Frames of one VAE clip: 5 latent frames (conditioning contract §4.6)."""
-CHUNK_LATENTS: Final = 5
-MIN_FRAMES: Final = 5
-"""The shortest clip, k = 0."""
-TRAINED_FRAMES: Final = (107, 362)
-"""Outside, a request is only warned (service-contract, `frames`)."""
 FRAMES_PER_LATENT: Final = (1, 4, 4, 4, 4)
 """Pixel frames that latent frame k stands for, by k mod 5 (dit-contract §3.3)."""
 LATENTS_PER_SECOND: Final = SAMPLE_RATE // SAMPLES_PER_LATENT
 SECONDS_SLACK: Final = 0.001
 """A duration may be this much longer than the clip that serves it (service-contract, `seconds`)."""
 
-PIXELS_PER_LATENT: Final = 16
-MULTIPLE: Final = 32
-MIN_SIDE: Final = 64
-"""service-contract, small print."""
 SHORT_EDGE: Final = 768
-AREA_CAP: Final = 768 * 1344
 MAX_ASPECT: Final = 4.0
 """Aspects from 1:4 to 4:1 (conditioning contract §0)."""
 REFERENCE_SHORT_EDGE: Final = 2048
@@ -49,9 +48,6 @@ class Size(NamedTuple):
     @property
     def area(self) -> int:
         return self.width * self.height
-
-
-# Time
 
 
 def is_legal_frames(frames: int) -> bool:
@@ -73,10 +69,6 @@ def legal_neighbours(frames: int, max_frames: int) -> tuple[int, ...]:
     below = frames_at_most(min(frames, max_frames))
     above = frames_at_least(frames)
     return tuple(f for f in (below, above) if f is not None and f <= max_frames)
-
-
-def legal_frames(max_frames: int) -> tuple[int, ...]:
-    return tuple(range(MIN_FRAMES, max_frames + 1, CHUNK_FRAMES))
 
 
 def frames_for_seconds(seconds: float) -> int:
@@ -115,16 +107,6 @@ def audio_latents(frames: int) -> int:
     return round(frames / FPS * LATENTS_PER_SECOND)
 
 
-def samples_decoded(frames: int) -> int:
-    """Samples a channel that the audio VAE makes for F frames."""
-    return audio_latents(frames) * SAMPLES_PER_LATENT
-
-
-def samples_kept(frames: int) -> int:
-    """Samples a channel that go into the file: never longer than the picture by a whole sample, never padded."""
-    return min(samples_decoded(frames), -(-SAMPLE_RATE * frames // FPS))
-
-
 def guide_frames(frames: int) -> int:
     """Frames of a guide clip that are used: cut down to the grid, or one if there are fewer than 5 (§3.2)."""
     return frames_at_most(frames) or 1
@@ -145,16 +127,13 @@ def reference_frames(frames: int, target_frames: int) -> int | None:
     return frames_at_most(min(frames, target_frames))
 
 
-# Space
-
-
 def is_legal_aspect(width: float, height: float) -> bool:
     return height <= width * MAX_ASPECT and width <= height * MAX_ASPECT
 
 
 def nearest_multiple(side: float) -> int:
     """The nearest multiple of 32, at least 32; ties to the even one."""
-    return max(MULTIPLE, round(side / MULTIPLE) * MULTIPLE)
+    return max(SIDE_MULTIPLE, round(side / SIDE_MULTIPLE) * SIDE_MULTIPLE)
 
 
 def canvas(width: float, height: float, short_edge: int = SHORT_EDGE) -> Size:
@@ -172,7 +151,7 @@ def derived_canvas(width: float, height: float, short_edge: int = SHORT_EDGE, ma
     size = canvas(width, height, short_edge)
     while size.area > min(AREA_CAP, max_area) and max(size) > MIN_SIDE:
         wide = size.width >= size.height
-        size = Size(size.width - MULTIPLE * wide, size.height - MULTIPLE * (not wide))
+        size = Size(size.width - SIDE_MULTIPLE * wide, size.height - SIDE_MULTIPLE * (not wide))
     return size
 
 

@@ -22,13 +22,10 @@ from dataclasses import dataclass
 
 import torch
 
+from h3runtime.core import CHUNK_FRAMES, CHUNK_LATENTS
 from h3runtime.errors import InvalidRequest, Offence
 from h3runtime.vae.tiling import blend
 
-CLIP_FRAMES = 17
-"""Pixel frames the encoder sees at once, and a decoded piece adds (§4.4)."""
-CLIP_LATENTS = 5
-"""Latents of one 17-frame clip: 1 for its first frame, then one per 4 (§4.1)."""
 TOKEN_DROP = 3
 """Latents dropped at the end of an encode (§4.4)."""
 PIECE_LATENTS = 7
@@ -53,7 +50,7 @@ class ChunkPlan:
 
     def latents_of(self, index: int) -> slice:
         """Latents of piece `index` in the padded clip."""
-        return slice(CLIP_LATENTS * index, CLIP_LATENTS * index + (PIECE_LATENTS if self.latent_frames > 1 else 1))
+        return slice(CHUNK_LATENTS * index, CHUNK_LATENTS * index + (PIECE_LATENTS if self.latent_frames > 1 else 1))
 
 
 def plan(latent_frames: int) -> ChunkPlan:
@@ -63,12 +60,12 @@ def plan(latent_frames: int) -> ChunkPlan:
         raise InvalidRequest("latents: nothing to decode", [Offence("latents", f"{latent_frames} frames", legal)])
     if latent_frames == 1:
         return ChunkPlan(1, padding=0, chunks=1, dropped=0, frames=1)
-    padding = -(latent_frames + TOKEN_DROP) % CLIP_LATENTS
-    chunks = (latent_frames + TOKEN_DROP + padding) // CLIP_LATENTS - 1
+    padding = -(latent_frames + TOKEN_DROP) % CHUNK_LATENTS
+    chunks = (latent_frames + TOKEN_DROP + padding) // CHUNK_LATENTS - 1
     if chunks < 1:
-        padding, chunks = padding + CLIP_LATENTS, 1
-    dropped = sum(1 if (latent_frames + m) % CLIP_LATENTS == 0 else TIME_PATCH for m in range(padding))
-    return ChunkPlan(latent_frames, padding, chunks, dropped, CLIP_FRAMES * chunks + FRAME_OVERLAP - dropped)
+        padding, chunks = padding + CHUNK_LATENTS, 1
+    dropped = sum(1 if (latent_frames + m) % CHUNK_LATENTS == 0 else TIME_PATCH for m in range(padding))
+    return ChunkPlan(latent_frames, padding, chunks, dropped, CHUNK_FRAMES * chunks + FRAME_OVERLAP - dropped)
 
 
 def decoded_frames(latent_frames: int) -> int:
@@ -78,12 +75,7 @@ def decoded_frames(latent_frames: int) -> int:
 
 def encoded_latents(frames: int) -> int:
     """T of F pixel frames: 5 ceil(F / 17) - 3, a picture (F = 1) gives 1 (§4.6)."""
-    return 1 if frames == 1 else CLIP_LATENTS * -(-frames // CLIP_FRAMES) - TOKEN_DROP
-
-
-def join_frames(frames: int) -> range:
-    """First frames of the cross-fades in a clip of F frames: 17, 34, 51, .."""
-    return range(CLIP_FRAMES, frames - FRAME_OVERLAP, CLIP_FRAMES)
+    return 1 if frames == 1 else CHUNK_LATENTS * -(-frames // CHUNK_FRAMES) - TOKEN_DROP
 
 
 def join(pieces: Iterable[torch.Tensor], frames: int) -> Iterator[torch.Tensor]:
@@ -102,7 +94,7 @@ def join(pieces: Iterable[torch.Tensor], frames: int) -> Iterator[torch.Tensor]:
         del piece
         if left > 0:
             yield part[:, :, :left]
-        left -= CLIP_FRAMES
+        left -= CHUNK_FRAMES
         del part
     if carried is not None and left > 0:
         yield carried[:, :, :left]

@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import nn
 
-from h3runtime.core import ShouldStop
+from h3runtime.core import CHUNK_FRAMES, ShouldStop
 from h3runtime.errors import CheckpointError, InvalidRequest, JobCancelled, Offence, SettingsError
-from h3runtime.vae.chunks import CLIP_FRAMES, FRAME_OVERLAP, ChunkPlan, join, plan
+from h3runtime.vae.chunks import FRAME_OVERLAP, ChunkPlan, join, plan
 from h3runtime.vae.tiling import ALIGNMENT, BlendRule, TileAxis, Tiling, stitch
 from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_decoder import VideoDecoder
@@ -157,7 +157,7 @@ class VideoVae(nn.Module):
         self._check_pixels(pixels)
         if pixels.shape[0] == 1:
             return self.encode_image(pixels, should_stop=should_stop)
-        clips = torch.split(pixels, CLIP_FRAMES)
+        clips = torch.split(pixels, CHUNK_FRAMES)
         moments = []
         for index, clip in enumerate(clips):
             frames = clip if index + 1 < len(clips) else _first_frames(clip, FRAME_OVERLAP)

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file
 
-from h3runtime.core import GenerateSpec, MediaFile, Progress, Task
+from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, MediaFile, Progress, Task
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import JobCancelled, OutputExists
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
-from h3runtime.packing.geometry import samples_kept
+from h3runtime.media.sound import samples_for
+from h3runtime.packing.geometry import audio_latents
 
 AAC_FRAME = 1024
 """Samples an AAC packet stands for: 32 ms at 32 kHz."""
@@ -42,7 +43,7 @@ def test_the_clip_is_what_was_promised(engine: ResidentEngine, make_spec: MakeSp
     facts = probe_clip(spec.output)
     assert (facts.frames, facts.width, facts.height, facts.rate) == (39, 128, 96, 24)
     assert facts.sound is not None and (facts.sound.rate, facts.sound.channels) == (32_000, 2)
-    assert clip.samples == samples_kept(39)
+    assert clip.samples == min(SAMPLES_PER_LATENT * audio_latents(39), samples_for(39))
     assert abs(sound_of(spec).shape[-1] - clip.samples) <= AAC_FRAME
     assert clip.bytes == spec.output.stat().st_size
 
@@ -52,7 +53,7 @@ def test_every_length_has_its_frames(engine: ResidentEngine, make_spec: MakeSpec
     spec = make_spec(frames=frames, width=64, height=64, steps=1)
     clip = generate(engine, spec)
     assert clip.frames == len(read_frames(spec.output)) == frames
-    assert clip.samples == samples_kept(frames)
+    assert clip.samples == min(SAMPLES_PER_LATENT * audio_latents(frames), samples_for(frames))
 
 
 def test_a_seed_repeats_bit_for_bit(engine: ResidentEngine, make_spec: MakeSpec) -> None:

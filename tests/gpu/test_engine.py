@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from h3runtime.core import SAMPLES_PER_LATENT
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import OutOfMemory
 from h3runtime.media.probe import probe_clip, read_frames
-from h3runtime.packing.geometry import samples_kept
+from h3runtime.media.sound import samples_for
+from h3runtime.packing.geometry import audio_latents
 from tests.gpu.conftest import Note
 from tests.gpu.requests import MAKERS, STEPS, reseeded, run, t2va
 from tests.parity.fixture import rel_l2
@@ -31,7 +33,7 @@ def test_a_clip_has_the_promised_frames(engine: ResidentEngine, tmp_path: Path, 
     facts = probe_clip(spec.output)
     assert (facts.frames, facts.width, facts.height, facts.rate) == (frames, 160, 96, 24)
     assert len(read_frames(spec.output)) == clip.frames == frames
-    assert clip.samples == samples_kept(frames)
+    assert clip.samples == min(SAMPLES_PER_LATENT * audio_latents(frames), samples_for(frames))
     assert clip.forwards == STEPS
 
 
