@@ -1,6 +1,8 @@
-"""Decoded frames to the bytes an encoder is handed, and the filters that make ffmpeg convert them as ComfyUI does.
+"""The filters that make ffmpeg convert frames as ComfyUI does, and the 16-bit words that a 10-bit encoder is handed.
 
-    float [F, H, W, 3] in 0..1  --to_bytes-->  uint8 rgb24  --ffmpeg's scaler-->  yuv420p, BT.709, limited range
+    uint8 rgb24 or uint16 rgb48  --ffmpeg's scaler-->  yuv420p, BT.709, limited range
+
+The 8-bit frames of every clip are made where they are decoded (`vae.video_pixels.to_bytes`). Read by `mux`.
 
 The conversion runs in ffmpeg (numpy takes longer than the encoder does). swscale's `bilinear` with no further flags is
 the one that ComfyUI's library call resolves to: its planes equal the recorded ones, while `bicubic` (ffmpeg's own
@@ -18,19 +20,10 @@ TAGS = {"color_range": "tv", "color_primaries": "bt709", "color_trc": "iec61966-
 """What the stream says of itself: H.273 primaries 1, transfer 13 (sRGB), matrix 1 (conditioning contract §6)."""
 
 
-def to_bytes(frames: NDArray[np.floating[Any]]) -> NDArray[np.uint8]:
-    """Finite values of any float dtype, 1.0 = white -> 8 bits, truncated and clipped (conditioning contract §6)."""
-    return _truncate(frames, 255).astype(np.uint8)
-
-
 def to_words(frames: NDArray[np.floating[Any]]) -> NDArray[np.uint16]:
-    """The same for 16-bit input of a 10-bit encoder (rgb48)."""
-    return _truncate(frames, 65535).astype(np.uint16)
-
-
-def _truncate(frames: NDArray[np.floating[Any]], top: int) -> NDArray[np.float32]:
-    scaled: NDArray[np.float32] = np.clip(frames.astype(np.float32) * np.float32(top), 0, top)
-    return scaled
+    """Finite values of any float dtype, 1.0 = white -> 16 bits, truncated and clipped (conditioning contract §6)."""
+    scaled: NDArray[np.float32] = np.clip(frames.astype(np.float32) * np.float32(65535), 0, 65535)
+    return scaled.astype(np.uint16)
 
 
 def to_yuv420p(stream: Any, matrix: str = "bt709") -> Any:

@@ -15,22 +15,22 @@ import soundfile
 from numpy.typing import NDArray
 
 from h3runtime.core import EncodeSettings
-from h3runtime.media.colour import to_bytes, to_words, to_yuv420p
+from h3runtime.media.colour import to_words, to_yuv420p
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.mux import ClipShape, ClipWriter
 from h3runtime.media.probe import ClipFacts, probe_clip, read_planes
 from h3runtime.media.sound import comfyui_loudness, prepare, samples_for, trim, wav_bytes
+from h3runtime.vae.video_pixels import to_bytes
 from tests.parity.fixture import Fixture
 
 MATRICES = {"A": "bt601", "N": "bt709"}
 
 
 def check(fixture: Fixture) -> None:
-    frames = fixture["in.frames"].numpy()
     rgb = fixture["out.rgb24"].numpy()
-    assert np.array_equal(to_bytes(frames), rgb)
+    assert np.array_equal(to_bytes(fixture["in.frames"].float()).numpy(), rgb)
     if "out.rgb48_10bit" in fixture:
-        assert np.array_equal(to_words(frames), fixture["out.rgb48_10bit"].numpy())
+        assert np.array_equal(to_words(fixture["in.frames"].numpy()), fixture["out.rgb48_10bit"].numpy())
     _trim(fixture)
     tool = find_ffmpeg()
     for version, matrix in MATRICES.items():
