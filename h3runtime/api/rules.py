@@ -8,7 +8,6 @@ pictures that could be opened, and the server's limits; what comes out is resolv
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from h3runtime.api.request import SHORT_EDGES, GenerateBody, ReadBody
@@ -33,22 +32,10 @@ INPUTS: Mapping[Task, frozenset[str]] = {
 FRAMES = ("first_frame", "last_frame")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What this server allows: pixels of a canvas, frames of a clip, where outputs go, what the engine can run on."""
-
-    max_area: int
-    max_frames: int
-    outputs: Path
-    attention: BackendChoice
-    linear: BackendChoice
-
-
 class Verdict:
-    """Collects offences and warnings while the rules run. `fields` are those that may be judged and were given."""
+    """Collects offences and warnings while the rules run. `broken` names the fields that can't be judged any more."""
 
     def __init__(self, read: ReadBody) -> None:
-        self.given = frozenset(read.body.model_fields_set - read.broken)
         self.broken = read.broken
         self.offences: list[Offence] = []
         self.warnings: list[str] = []

@@ -44,10 +44,6 @@ class LoadReport:
     seconds: float
     synthetic: bool
 
-    @property
-    def bytes_per_second(self) -> float:
-        return self.bytes / max(self.seconds, 1e-9)
-
 
 def load_module(
     module: nn.Module,

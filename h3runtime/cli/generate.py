@@ -10,7 +10,6 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,13 @@ from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.result import clip_facts
 from h3runtime.cli.stopping import Stopping
-from h3runtime.core import GenerateSpec, MediaFile
+from h3runtime.core import EncodeSettings, GenerateSpec, MediaFile
 from h3runtime.errors import H3Error, Offence, invalid
 from h3runtime.jobs.queue import outputs_of
 from h3runtime.media.pictures import measure_picture
 from h3runtime.observe.cores import engine_threads
 from h3runtime.packing.geometry import Size
-from h3runtime.settings import Settings, add_flags, resolve
+from h3runtime.settings import Settings, add_flags, flag, resolve
 
 FIELDS = {
     "prompt": (str, "What happens in the clip, and what is heard."),
@@ -76,10 +75,9 @@ def add_parser(commands: Any) -> None:
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
     for name, (kind, help_text) in FIELDS.items():
-        flag = "--" + name.replace("_", "-")
-        parser.add_argument(flag, type=kind, metavar="VALUE", help=help_text, required=name == "prompt")
+        parser.add_argument(flag(name), type=kind, metavar="VALUE", help=help_text, required=name == "prompt")
     for name in PICTURES:
-        parser.add_argument("--" + name.replace("_", "-"), type=Path, metavar="PICTURE", help=f"The {name[:-6]} frame.")
+        parser.add_argument(flag(name), type=Path, metavar="PICTURE", help=f"The {name[:-6]} frame.")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -112,7 +110,7 @@ def make(arguments: argparse.Namespace, settings: Settings) -> None:
 @contextmanager
 def scratch_folder(output: Path | None) -> Iterator[Path]:
     """A hidden folder beside the output, so that the finished clip can be renamed into place."""
-    parent = (output or Path()).absolute().parent if output is not None else Path.cwd()
+    parent = Path.cwd() if output is None else output.absolute().parent
     if not parent.is_dir():
         raise invalid([Offence("output", f"{parent} is not a folder", "a folder that exists")])
     try:
@@ -139,7 +137,7 @@ def spec_of(arguments: argparse.Namespace, settings: Settings, scratch: Path) ->
     encode = encode_settings(arguments, offences)
     if offences:
         raise invalid(offences)
-    spec = replace(_spec(arguments, read, resolved, pictures, raw, scratch), encode=encode)
+    spec = _spec(arguments, read, resolved, pictures, encode, raw, scratch)
     for path in sorted(outputs_of(spec)):
         refuse_taken(path, overwrite=spec.overwrite)
     return spec, tuple(verdict.warnings)
@@ -169,12 +167,13 @@ def _spec(
     read: ReadBody,
     resolved: Resolved,
     pictures: dict[str, MediaFile],
+    encode: EncodeSettings,
     raw: dict[str, Any],
     scratch: Path,
 ) -> GenerateSpec:
     sampling = sampling_of(read.body)
     output = arguments.output or Path(f"h3-{sampling.seed}.mp4")
-    spec = GenerateSpec(
+    return GenerateSpec(
         job_id="command-line",
         task=resolved.task,
         prompt=read.body.prompt,
@@ -184,9 +183,11 @@ def _spec(
         sampling=sampling,
         output=output_path(output, overwrite=arguments.overwrite),
         scratch=scratch,
+        first_frame=pictures.get("first_frame"),
+        last_frame=pictures.get("last_frame"),
+        encode=encode,
         overwrite=arguments.overwrite,
         save_latents=arguments.save_latents,
         diagnostics=arguments.diagnostics,
         request={name: value for name, value in raw.items() if name not in PICTURES} | {"seed": str(sampling.seed)},
     )
-    return replace(spec, first_frame=pictures.get("first_frame"), last_frame=pictures.get("last_frame"))

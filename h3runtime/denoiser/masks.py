@@ -27,14 +27,13 @@ from torch.nn import functional as F
 
 from h3runtime.core import Latents, SamplerSettings
 from h3runtime.denoiser.carry import Streams, audio_scale
+from h3runtime.denoiser.config import PATCH
 from h3runtime.denoiser.schedule import MIN_SIGMA, VISUAL_LEVEL, audio_sigma
 
 LEVELS: Final = 256
 """Token masks are whole multiples of 1/256, which bf16 holds exactly (§8)."""
 ALL_GENERATED: Final = 0.999
 """A token mask that is nowhere below is no mask (§8)."""
-TOKEN: Final = 2
-"""Latent rows and columns of a video token (dit-contract §2.2)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +72,9 @@ def resize_audio_mask(mask: torch.Tensor | None, latents: int) -> torch.Tensor:
 def pool_video(mask: torch.Tensor) -> torch.Tensor:
     """M of a latent-size video mask, same shape. Odd sides are completed by repeating their last line."""
     height, width = mask.shape[-2:]
-    padded = F.pad(mask[0], (0, width % TOKEN, 0, height % TOKEN), mode="replicate")
-    tokens = F.max_pool2d(padded, TOKEN)
-    spread = tokens.repeat_interleave(TOKEN, -2).repeat_interleave(TOKEN, -1)
+    padded = F.pad(mask[0], (0, width % PATCH, 0, height % PATCH), mode="replicate")
+    tokens = F.max_pool2d(padded, PATCH)
+    spread = tokens.repeat_interleave(PATCH, -2).repeat_interleave(PATCH, -1)
     return _round_up(spread[None, ..., :height, :width])
 
 

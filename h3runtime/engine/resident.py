@@ -50,7 +50,7 @@ from h3runtime.errors import JobError, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
-from h3runtime.settings import Settings
+from h3runtime.settings import TRAINED_TILE, Settings
 
 COMPUTE_DTYPE = torch.bfloat16
 """The transformer's; ComfyUI allows bf16 and fp32, and runs the published files in bf16 (dit-contract §1.1)."""
@@ -255,8 +255,9 @@ class ResidentEngine:
             found.append(f"the text encoder's file can't tell these sizes, which are assumed: {assumed}")
         if self.models.facts[0].synthetic:
             found.append("the loaded checkpoint is made up: it shows that the pipeline works, not what H3 can do")
-        if self.settings.vae_tile_size != 256:
-            found.append(f"video VAE tiles of {self.settings.vae_tile_size} px: only 256 was trained, expect a grid")
+        if self.settings.vae_tile_size != TRAINED_TILE:
+            size = f"video VAE tiles of {self.settings.vae_tile_size} px"
+            found.append(f"{size}: only {TRAINED_TILE} was trained, expect a grid")
         return tuple(found)
 
     def _warm_up(self, on_progress: OnProgress) -> None:

@@ -89,7 +89,7 @@ def test_a_plain_file_arrives_as_stored(write: Write) -> None:
         assert found.dtype is torch.bfloat16 and torch.equal(found, stored[name])
     assert not any(p.requires_grad for p in module.parameters())
     assert report.format == "bf16" and report.bytes == sum(t.nbytes for t in stored.values()) and not report.synthetic
-    assert report.seconds > 0 and report.bytes_per_second > 0
+    assert report.seconds > 0
 
 
 def test_a_quantised_file_computes_what_its_weights_say(write: Write) -> None:
