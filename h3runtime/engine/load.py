@@ -117,7 +117,7 @@ class Loader:
         self._bytes_before = 0
         self._bytes_in_all = 1
         self._reported = 0.0
-        self._index = 0
+        self._index = self._count = 0
 
     def models(self, compute_dtype: torch.dtype) -> Models:
         """All four components. CheckpointError names the files and every tensor that is wrong."""
@@ -158,7 +158,7 @@ class Loader:
 
     def _load_all(self, parts: Sequence[_Part]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
         require_loadable(parts)
-        self._index, self._bytes_before, self._reported = 0, 0, 0.0
+        self._index, self._count, self._bytes_before, self._reported = 0, len(parts), 0, 0.0
         self._bytes_in_all = max(1, sum(part.path.stat().st_size for part in parts))
         loaded = [self._load(part) for part in parts]
         return [module for module, _ in loaded], tuple(facts for _, facts in loaded)
@@ -189,7 +189,7 @@ class Loader:
             fraction = min(1.0, (self._bytes_before + done) / self._bytes_in_all)
             if fraction - self._reported >= REPORT_SHARE or done == in_all:
                 self._reported = fraction
-                self._on_progress(Progress("loading", self._index, 4, fraction))
+                self._on_progress(Progress("loading", self._index, self._count, fraction))
 
         return report
 
