@@ -38,7 +38,7 @@ FOREVER = 3600.0
 
 @dataclass
 class FakeEngine:
-    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `file`, `die` or none. journal: a file of its deeds."""
+    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `file`, `die` or none. journal: what it did."""
 
     load_seconds: float = 0.0
     load_fault: str = ""

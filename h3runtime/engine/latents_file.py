@@ -2,7 +2,7 @@
 
     video  fp32 [1, 24, T, h, w], normalised
     audio  fp32 [1, 32, 2, A], normalised, the stream's own units
-    metadata `request`: the request as JSON; `frames`, `seed` as text
+    metadata `request`: the request as JSON
 
 It is an ordinary safetensors file, so that any tool can open it.
 """

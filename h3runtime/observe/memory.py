@@ -2,7 +2,7 @@
 
 Does: resident size now and at its peak, memory available to new work. Does not: devices; their peaks reach `observe` as
 plain numbers from the engine, which is where torch is.
-Fed by: /proc. Read by: `engine` (figures of `/ready` and of a job on the CPU) and start-up logs.
+Fed by: /proc. Read by: `engine` (figures of `/ready` and of a job on the CPU) and `api` (what is available now).
 
 Where there is no /proc, the peak comes from getrusage and stands in for the resident size; available memory is 0, which
 readers take as unknown.

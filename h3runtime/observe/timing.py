@@ -2,7 +2,7 @@
 
 Does: add up seconds per stage, also when a stage fails or comes more than once. Does not: wait for a device; whoever
 times device work synchronises first, inside the stage. Nested stages each count in full.
-Fed by and read by: start-up and whoever shows `timings` or `startup` figures.
+Fed and read by `engine.run`, one timer a job.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The 12-tap low-pass filter of the audio decoder, and the resampling by two that it is used for.
 
-Does: design the filter (for checkpoints that have to be made), and hold it as the buffers that a checkpoint fills.
-Does not: prefer the design over the file: what is stored is used (conditioning contract §5.3).
-Fed by: `audio_decoder`, synthetic checkpoints. Read by: nobody else.
+Does: hold the filter as the buffers that a checkpoint fills, and tell how it was designed (`kaiser_sinc_taps`, with
+which stored taps are compared). Does not: prefer the design over the file: what is stored is used (conditioning
+contract §5.3). Fed by: `audio_decoder`, the only reader.
 
 Shapes: [B, C, L] in; the upsampler gives [B, C, 2L], the downsampler [B, C, L/2]. With n taps (12) the signal's ends
 are repeated far enough for every output to see n real or repeated samples:
