@@ -46,7 +46,7 @@ from h3runtime.engine.load import Loader, Models
 from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
-from h3runtime.errors import JobError, OutOfMemory
+from h3runtime.errors import EngineDead, JobError, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
@@ -107,7 +107,10 @@ class ResidentEngine:
         self._startup["cold_start_seconds"] = time.monotonic() - began
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
-        """One clip. Raises JobError kinds with stage and step, BadMedia for a picture that changed since admission."""
+        """One clip. Raises JobError kinds with stage and step, BadMedia for a picture that changed since admission.
+
+        EngineDead among them means that this process is of no more use.
+        """
         determinism.assert_pinned()
         meter = PeakMeter(self.device, every_stage=self._profile_memory)
         run = Run(on_progress, should_stop, self._shares, meter)
@@ -115,6 +118,10 @@ class ResidentEngine:
             return self._generate(spec, run, Diagnosis(spec))
         except torch.OutOfMemoryError:
             failure = OutOfMemory("the device's memory is full", stage=run.stage_name, step=run.step_index)
+        except torch.AcceleratorError as error:
+            # CUDA repeats such an error at every later call: only a new process gets the device back.
+            reason = str(error).partition("\n")[0]
+            raise EngineDead(f"the device failed: {reason}", stage=run.stage_name, step=run.step_index) from error
         # Not inside the handler: there the caught error still holds the tensors of every frame it passed.
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -154,8 +161,6 @@ class ResidentEngine:
                 delattr(self, name)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    # --- stages ---
 
     def _text(self, spec: GenerateSpec, keyframes: Keyframes, run: Run) -> TextFeatures:
         return self.conditioner.condition(keyframe_pieces(spec.prompt, keyframes.pictures), run.should_stop)

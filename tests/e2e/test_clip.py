@@ -5,12 +5,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, MediaFile, Progress, Task
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.errors import JobCancelled, OutputExists
+from h3runtime.errors import EngineDead, JobCancelled, OutputExists
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
 from h3runtime.media.sound import samples_for
 from h3runtime.packing.geometry import audio_latents
@@ -54,6 +55,19 @@ def test_every_length_has_its_frames(engine: ResidentEngine, make_spec: MakeSpec
     clip = generate(engine, spec)
     assert clip.frames == len(read_frames(spec.output)) == frames
     assert clip.samples == min(SAMPLES_PER_LATENT * audio_latents(frames), samples_for(frames))
+
+
+def test_a_lost_device_asks_for_a_new_process(
+    engine: ResidentEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lose(*_: object) -> None:
+        raise torch.AcceleratorError("CUDA error: unspecified launch failure\nSearch for ... in /usr/local")
+
+    monkeypatch.setattr(engine, "_sample", lose)
+    with pytest.raises(EngineDead) as caught:
+        generate(engine, make_spec())
+    assert caught.value.message == "the device failed: CUDA error: unspecified launch failure"
+    assert caught.value.stage == "conditioning"
 
 
 def test_a_seed_repeats_bit_for_bit(engine: ResidentEngine, make_spec: MakeSpec) -> None:
