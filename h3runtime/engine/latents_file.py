@@ -62,11 +62,20 @@ def read_latents(path: Path) -> tuple[Latents, dict[str, Any]]:
             metadata = file.metadata() or {}
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"{path.name} is no latents file: {error}") from error
-    offences = _offences(tensors)
-    if offences:
+    request, offences = _request(metadata), _offences(tensors)
+    if request is None:
+        offences.append(Offence("request", "its request is no JSON object"))
+    if request is None or offences:
         raise CheckpointError(f"{path.name} is no latents file: " + "; ".join(o.message for o in offences), offences)
-    request = json.loads(metadata.get("request", "{}"))
     return Latents(tensors["video"].float(), tensors["audio"].float()), request
+
+
+def _request(metadata: Mapping[str, str]) -> dict[str, Any] | None:
+    try:
+        request = json.loads(metadata.get("request", "{}"))
+    except (ValueError, RecursionError):
+        return None
+    return request if isinstance(request, dict) else None
 
 
 def _offences(tensors: Mapping[str, torch.Tensor]) -> list[Offence]:
