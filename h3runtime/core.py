@@ -90,9 +90,6 @@ class SegmentKind(StrEnum):
     VIDEO = "video"
 
 
-# --- conditioning ----------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class TextFeatures:
     """The prompt as the DiT reads it.
@@ -103,9 +100,6 @@ class TextFeatures:
 
     hidden: torch.Tensor
     tags: NDArray[np.int64]
-
-
-# --- packing ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +162,6 @@ class PackedLayout:
         return tuple(s for s in self.segments if s.kind in kinds)
 
 
-# --- denoising -------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, slots=True)
 class Keyframe:
     """A guide: clean, normalised latents, fp32. latent [1, 24, t, h, w] or None; audio_latent [1, 32, 2, A] or None."""
@@ -208,9 +199,6 @@ class SamplerSettings:
     audio_shift: float = 3.0
     seed: int = 0
     denoise: float = 1.0
-
-
-# --- the engine's two sides ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,8 +65,6 @@ class VideoVae(nn.Module):
             self.register_buffer("latents_mean", torch.empty(config.latent_channels))
             self.register_buffer("latents_std", torch.empty(config.latent_channels))
 
-    # --- decode ---
-
     def decode_chunks(
         self,
         latents: torch.Tensor,
@@ -135,8 +133,6 @@ class VideoVae(nn.Module):
         mean, std = self._statistics()
         return latents.to(mean) * std + mean
 
-    # --- encode ---
-
     @torch.no_grad()
     def encode_image(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:
         """One picture [1, H, W, 3], uint8 or float in [0, 1] -> its normalised latent, fp32 [1, C, 1, H/16, W/16]."""
@@ -185,8 +181,6 @@ class VideoVae(nn.Module):
         """(mean - latents_mean) / latents_std in fp32; the posterior's mean, no sample (§4.6, §8 row 1)."""
         mean, std = self._statistics()
         return (moments[:, : self.config.latent_channels].float() - mean.float()) / std.float()
-
-    # --- what both need ---
 
     def _statistics(self) -> tuple[torch.Tensor, torch.Tensor]:
         """latents_mean, latents_std [1, C, 1, 1, 1], the file's or the released ones, rounded to the model's dtype."""
