@@ -48,10 +48,10 @@ def test_the_pieces_cover_the_padded_clip(latents) -> None:
 
 
 @given(st.integers(2, 500))
-def test_encoding_what_was_decoded_gives_no_fewer_latents(frames) -> None:
+def test_encoded_latents_decode_to_a_legal_length(frames) -> None:
     latents = encoded_latents(frames)
     assert latents % 5 == 2
-    assert decoded_frames(latents) >= min(frames, decoded_frames(latents))
+    assert 0 <= decoded_frames(latents) - frames + 12 < 17
     assert (frames - 5) % 17 != 0 or decoded_frames(latents) == frames
 
 
