@@ -4,8 +4,10 @@ from dataclasses import replace
 import pytest
 import torch
 
+from h3runtime.checkpoint.constants import VIDEO_LATENTS_MEAN, VIDEO_LATENTS_STD
 from h3runtime.errors import CheckpointError
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig, EncoderLevel, VideoVaeConfig
+from h3runtime.vae.video_statistics import LATENTS_MEAN, LATENTS_STD
 from h3runtime.vae.video_vae import VideoVae
 from tests.parity.fixture import DIRECTORY
 from tests.vae.test_video_vae import small_config, small_vae
@@ -120,6 +122,11 @@ def test_a_file_of_something_else_is_refused() -> None:
     for shapes in ({}, {"weight": (2, 2)}):
         with pytest.raises(CheckpointError, match="encoder"):
             VideoVaeConfig.from_shapes(shapes)
+
+
+def test_made_up_files_carry_the_statistics_that_files_without_any_get() -> None:
+    """The numbers stand twice, since neither package may read the other."""
+    assert (VIDEO_LATENTS_MEAN, VIDEO_LATENTS_STD) == (LATENTS_MEAN, LATENTS_STD)
 
 
 def test_the_real_model_keeps_everything_on_its_device_and_gives_real_shapes() -> None:
