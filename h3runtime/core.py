@@ -203,8 +203,9 @@ class SamplerSettings:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `video_decode`, `audio_decode`,
-    `mux` or `done`; `step` of `steps` counts within the stage; `fraction` 0..1 is of the whole and never falls."""
+    """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `audio_decode`, `video_decode`,
+    `mux` or `done`, and `queued` before any engine has the job; `step` of `steps` counts within the stage; `fraction`
+    0..1 is of the whole and never falls."""
 
     stage: str
     step: int = 0

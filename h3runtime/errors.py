@@ -20,7 +20,7 @@
     │   └── DiskFull                 503 disk_full
     ├── SettingsError                     invalid_settings    a knob has an illegal value
     ├── CheckpointError                   invalid_checkpoint  a file on disk is not what it should be
-    ├── BackendUnavailable                backend_unavailable asked for by name and can't run here
+    ├── BackendUnavailable           422 backend_unavailable  asked for by name and can't run here
     └── JobError                          why a running job ended without a clip
         ├── OutOfMemory                   out_of_memory
         ├── NumericalError                numerical_error     something non-finite, with the step

@@ -1,14 +1,14 @@
 """The engine: loads every model once and turns requests into clips.
 
-    resident      the engine itself: load, generate
-    load, paths   which files, and how they become models
-    conditions    pictures -> keyframe latents and what the text encoder sees
-    clip          latents -> MP4, while decoding goes on
-    decode        saved latents -> clip, sound or pictures, without the transformer
-    run           stages, progress, stops
-    diagnosis     what a request may ask about its own run
-
-A package where the plan had one module: loading, decoding and running are three nouns.
+    resident              the engine itself: load, generate
+    load, paths           which files, and how they become models
+    conditions            pictures -> keyframe latents and what the text encoder sees
+    clip, host_frames     latents -> MP4, while decoding goes on
+    decode                saved latents -> clip, sound or pictures, without the transformer
+    latents_file, extras  what may lie beside a clip
+    run, diagnosis        stages, progress, stops; what a request may ask about its own run
+    device, determinism   where it runs, and the numeric switches of the process
+    warmup                what it runs before it says ready
 """
 
 from h3runtime.core import Engine
