@@ -9,6 +9,8 @@
     run, diagnosis        stages, progress, stops; what a request may ask about its own run
     device, determinism   where it runs, and the numeric switches of the process
     warmup                what it runs before it says ready
+
+Asked by `jobs.child`, which knows it by name only, and by the command line.
 """
 
 from h3runtime.core import Engine
