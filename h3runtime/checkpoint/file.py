@@ -85,7 +85,7 @@ class CheckpointFile:
         self.layers, wrong = quantised_layers(self.entries, markers)
         if offences or wrong:
             raise checkpoint_error(self.path, [*offences, *wrong])
-        self.shapes: Mapping[str, tuple[int, ...]] = model_shapes(self.entries, self.layers, self.entries)
+        self.shapes: Mapping[str, tuple[int, ...]] = model_shapes(self.entries, self.layers)
         self.dtypes: Mapping[str, torch.dtype] = {name: self.entries[name].dtype for name in self.shapes}
 
     def _header(self) -> Header:

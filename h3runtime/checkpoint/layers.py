@@ -7,7 +7,7 @@ whose storage contradicts their marker, has none, or is of a format that can't b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -59,13 +59,11 @@ def quantised_layers(
     return layers, offences
 
 
-def model_shapes(
-    entries: Mapping[str, TensorEntry], layers: Mapping[str, QuantLayer], names: Iterable[str]
-) -> dict[str, tuple[int, ...]]:
+def model_shapes(entries: Mapping[str, TensorEntry], layers: Mapping[str, QuantLayer]) -> dict[str, tuple[int, ...]]:
     """The shapes a model is built from: logical ones for quantised weights, no sidecars, no markers."""
     hidden = {s for layer in layers.values() for s in layer.sidecars}
     logical = {f"{layer.name}.weight": layer.shape for layer in layers.values()}
-    return {n: logical.get(n, entries[n].shape) for n in names if n not in hidden and not n.endswith(SUFFIX)}
+    return {n: logical.get(n, e.shape) for n, e in entries.items() if n not in hidden and not n.endswith(SUFFIX)}
 
 
 def _unmarked(entries: Mapping[str, TensorEntry], markers: Mapping[str, Marker]) -> Iterator[Offence]:

@@ -45,8 +45,9 @@ VAE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
 def video_vae(dtype: torch.dtype) -> LoadRule:
-    """The rule of the video VAE in float16 or float32; `mask_token` is zeros and never used (§4.2)."""
-    return replace(_VIDEO_VAE, cast=vae_dtype(str(dtype).removeprefix("torch.")))
+    """The rule of the video VAE in float16 or float32, which the model itself judges; `mask_token` is zeros and never
+    used (§4.2)."""
+    return replace(_VIDEO_VAE, cast=dtype)
 
 
 def vae_dtype(name: str) -> torch.dtype:

@@ -354,8 +354,6 @@ def test_the_video_vae_takes_two_dtypes_and_names_the_third() -> None:
         with pytest.raises(SettingsError, match=name) as caught:
             vae_dtype(name)
         assert caught.value.offences[0].legal == "float16, float32"
-    with pytest.raises(SettingsError, match="bfloat16"):
-        video_vae(torch.bfloat16)
 
 
 def test_components_keep_or_cast_as_published() -> None:
