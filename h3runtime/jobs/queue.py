@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,7 +18,16 @@ from typing import Any
 import structlog
 
 from h3runtime.core import LATENTS_SUFFIX, STEPS_SUFFIX, BackendChoice, Clip, EngineFacts, GenerateSpec, Progress
-from h3runtime.errors import Draining, H3Error, Interrupted, JobCancelled, Offence, OutputExists, QueueFull
+from h3runtime.errors import (
+    Draining,
+    H3Error,
+    Interrupted,
+    JobCancelled,
+    JobNotFound,
+    Offence,
+    OutputExists,
+    QueueFull,
+)
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.table import Job, JobTable, Status
 
@@ -163,7 +172,9 @@ class JobQueue:
     def _expire_owner_of(self, output: Path, new_owner: str) -> None:
         for job in self.table.all():
             if job.status is Status.SUCCEEDED and job.spec.output == output and job.id != new_owner:
-                self.table.change(job.id, status=Status.EXPIRED)
+                # The table may have forgotten it meanwhile, for a new job.
+                with suppress(JobNotFound):
+                    self.table.change(job.id, status=Status.EXPIRED)
 
 
 def outputs_of(spec: GenerateSpec) -> frozenset[Path]:
