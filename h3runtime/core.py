@@ -48,7 +48,7 @@ SIDE_MULTIPLE = 32
 MIN_SIDE = 64
 """Pixels (service-contract, small print)."""
 AREA_CAP = 1344 * 768
-"""Pixels of the largest canvas that the model was trained on (conditioning contract §3.1)."""
+"""Pixels of the largest canvas that the model was trained on (conditioning contract §0)."""
 
 MAX_STEPS = 200
 """Most model evaluations of a run (service-contract, `steps`)."""
