@@ -83,7 +83,8 @@ class Settings(BaseSettings):
     host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
     port: int = Field(8001, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one.")
     data_dir: FilePath = Field(
-        default_factory=lambda: default_data_dir(), description="Uploads, scraps and outputs live below it."
+        default_factory=lambda: default_data_dir(),
+        description="Uploads, scraps and outputs live below it. Default: h3runtime below XDG_DATA_HOME or ~/.local/share.",
     )
     output_root: FilePath = Field(
         default_factory=lambda data: data["data_dir"] / "outputs" if "data_dir" in data else Path(),

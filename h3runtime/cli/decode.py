@@ -19,12 +19,16 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "decode",
         help="make a clip (or sound, or frames) of saved latents",
-        description="Decode latents that `save_latents` wrote. Without --audio-only or --frames, writes a clip.",
+        description="Decode latents that `save_latents` wrote. Writes a clip, unless told to write sound or frames.",
     )
     parser.add_argument("latents", type=Path, metavar="FILE", help="A .latents.safetensors file.")
     parser.add_argument("--output", type=Path, metavar="OUT.mp4", help="The clip. Default: named after FILE.")
-    parser.add_argument("--audio-only", type=Path, metavar="OUT.wav|flac", help="Write the sound alone; no clip.")
-    parser.add_argument("--frames", type=Path, dest="frames_folder", metavar="DIR", help="Write PNG files; no clip.")
+    parser.add_argument(
+        "--audio-only", type=Path, metavar="OUT.wav|flac", help="Write the sound; a clip only with --output."
+    )
+    parser.add_argument(
+        "--frames", type=Path, dest="frames_folder", metavar="DIR", help="Write PNG files; a clip only with --output."
+    )
     add_encoder_flags(parser)
     add_run_flags(parser)
     add_flags(parser.add_argument_group("settings"))
