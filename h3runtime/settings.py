@@ -84,7 +84,7 @@ class Settings(BaseSettings):
     port: int = Field(8001, ge=0, le=65535, description="TCP port to listen on; 0 takes a free one.")
     data_dir: FilePath = Field(
         default_factory=lambda: default_data_dir(),
-        description="Uploads, scraps and outputs live below it. Default: h3runtime below XDG_DATA_HOME or ~/.local/share.",
+        description="Uploads, scraps, outputs lie below it. Default: h3runtime below XDG_DATA_HOME or ~/.local/share.",
     )
     output_root: FilePath = Field(
         default_factory=lambda data: data["data_dir"] / "outputs" if "data_dir" in data else Path(),
