@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from h3runtime.backends.linear.select import choose_linear
-from h3runtime.core import EncodeSettings, OnProgress, ShouldStop
+from h3runtime.core import EncodeSettings, Latents, OnProgress, ShouldStop
 from h3runtime.engine import determinism
 from h3runtime.engine.clip import ClipTarget, clip_shape, decode_frames, decode_sound, write_clip
 from h3runtime.engine.device import choose_device
@@ -21,7 +21,7 @@ from h3runtime.engine.latents_file import read_latents
 from h3runtime.engine.load import Loader, Vaes
 from h3runtime.engine.paths import VAE_PATHS, model_paths
 from h3runtime.engine.run import Run
-from h3runtime.errors import CheckpointError, Offence
+from h3runtime.errors import CheckpointError, Offence, OutOfMemory
 from h3runtime.media.ffmpeg import find_ffmpeg
 from h3runtime.media.frames import require_frames_folder, write_frames
 from h3runtime.media.sound import prepare, require_sound_name, write_sound
@@ -52,7 +52,7 @@ def decode(
     threads: int | None = None,
     should_stop: ShouldStop = lambda: False,
 ) -> dict[str, Any]:
-    """Write what `job` asks for and return the facts about it, ready for JSON."""
+    """Write what `job` asks for and return the facts about it, ready for JSON. Names are judged before any load."""
     latents, _ = read_latents(job.latents)
     if job.sound is not None:
         require_sound_name(job.sound, overwrite=job.overwrite)
@@ -61,26 +61,26 @@ def decode(
     if threads is not None:
         torch.set_num_threads(threads)
     determinism.pin()
+    run = Run(on_progress, should_stop, SHARES)
+    try:
+        return _write(latents, job, _vaes(settings, job, latents, on_progress), settings, run)
+    except torch.OutOfMemoryError:
+        raise OutOfMemory("the device's memory is full", stage=run.stage_name) from None
+
+
+def _vaes(settings: Settings, job: DecodeJob, latents: Latents, on_progress: OnProgress) -> Vaes:
     place = choose_device(settings.device)
     linear, _ = choose_linear(settings.linear, place.device)
     vaes = Loader(settings, model_paths(settings, VAE_PATHS), place.device, linear, on_progress).vaes()
     _require_channels(job.latents, latents.video.shape[1], latents.audio.shape[1], vaes)
-    run = Run(on_progress, should_stop, SHARES)
+    return vaes
+
+
+def _write(latents: Latents, job: DecodeJob, vaes: Vaes, settings: Settings, run: Run) -> dict[str, Any]:
     shape = clip_shape(latents)
     facts: dict[str, Any] = {"width": shape.width, "height": shape.height, "frames": shape.frames}
     if job.clip is not None:
-        target = ClipTarget(
-            output=job.clip,
-            scratch=job.clip.parent,
-            encode=job.encode,
-            overwrite=job.overwrite,
-            synthetic=vaes.facts[0].synthetic,
-            blend=settings.vae_blend,
-            mux_stall_seconds=settings.timeout_mux,
-            ffmpeg_loglevel=job.ffmpeg_loglevel,
-            on_ffmpeg_line=job.on_ffmpeg_line,
-        )
-        written = write_clip(latents, target, vaes, find_ffmpeg(), run).written
+        written = write_clip(latents, _target(job, job.clip, vaes, settings), vaes, find_ffmpeg(), run).written
         facts |= {"output": str(written.output), "sha256": written.sha256, "bytes": written.bytes}
     if job.sound is not None:
         with run.stage("audio_decode"):
@@ -92,7 +92,21 @@ def decode(
             write_frames((c.pixels for c in decode_frames(latents, vaes, settings.vae_blend, run)), job.frames)
         facts["frames_folder"] = str(job.frames)
     run.finish()
-    return facts | {"timings": dict(run.timings)}
+    return facts | {"timings": run.timings}
+
+
+def _target(job: DecodeJob, clip: Path, vaes: Vaes, settings: Settings) -> ClipTarget:
+    return ClipTarget(
+        output=clip,
+        scratch=clip.parent,
+        encode=job.encode,
+        overwrite=job.overwrite,
+        synthetic=vaes.facts[0].synthetic,
+        blend=settings.vae_blend,
+        mux_stall_seconds=settings.timeout_mux,
+        ffmpeg_loglevel=job.ffmpeg_loglevel,
+        on_ffmpeg_line=job.on_ffmpeg_line,
+    )
 
 
 def _require_channels(path: Path, video: int, audio: int, vaes: Vaes) -> None:
