@@ -12,8 +12,6 @@ from h3runtime.vae.audio_weight_norm import fold_weight_norm
 from tests.parity.fixture import rel_l2
 from tests.vae.audio_loading import load_audio_vae
 
-pytest.importorskip("diffusers")
-
 BOUND = 1e-5
 SIZES = [
     {
