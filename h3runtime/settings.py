@@ -75,6 +75,28 @@ Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=1)]
 
 
+SERVICE_ONLY = frozenset(
+    {
+        "host",
+        "port",
+        "data_dir",
+        "output_root",
+        "media_root",
+        "queue_limit",
+        "max_json_bytes",
+        "max_upload_bytes",
+        "disk_floor_bytes",
+        "drain_seconds",
+        "timeout_conditioning",
+        "timeout_step",
+        "timeout_decode",
+        "log_file",
+        "warmup_shapes",
+    }
+)
+"""Fields that only the service reads: a command that makes one clip has no queue, socket, warm-up or deadline."""
+
+
 class Settings(BaseSettings):
     """Judged and frozen. Sizes in bytes, times in seconds, paths absolute."""
 
@@ -167,11 +189,16 @@ def resolve(flags: Mapping[str, Any] | None = None, config: Path | None = None) 
     return settings
 
 
-def add_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
-    """One flag per knob, `--config` for the file. Unset flags parse as None, so that lower sources show through."""
+def add_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, unused: frozenset[str] = frozenset()) -> None:
+    """One flag per knob, `--config` for the file. Unset flags parse as None, so that lower sources show through.
+
+    unused: fields that the command doesn't read. Their flags are taken, as the same lines of a shared file are, but its
+    help doesn't list what does nothing there.
+    """
     parser.add_argument("--config", type=Path, metavar="FILE", help=f"File of H3_NAME=VALUE lines ({CONFIG_VARIABLE}).")
     for name, field in Settings.model_fields.items():
-        help_text = f"{field.description} {_default_text(field)}[{variable(name)}]".replace("%", "%%")
+        told = f"{field.description} {_default_text(field)}[{variable(name)}]".replace("%", "%%")
+        help_text = argparse.SUPPRESS if name in unused else told
         if field.annotation is bool:
             parser.add_argument(flag(name), action=argparse.BooleanOptionalAction, default=None, help=help_text)
         else:

@@ -12,7 +12,20 @@ from h3runtime.cli.report import print_result
 from h3runtime.cli.stopping import Stopping
 from h3runtime.errors import Offence, invalid
 from h3runtime.observe.cores import engine_threads
-from h3runtime.settings import add_flags, resolve
+from h3runtime.settings import SERVICE_ONLY, add_flags, resolve
+
+SAMPLING_ONLY = frozenset(
+    {
+        "model_path",
+        "text_encoder_path",
+        "tokenizer_path",
+        "attention",
+        "prompt_cache_bytes",
+        "max_area",
+        "max_frames",
+    }
+)
+"""Settings of what comes before the VAEs."""
 
 
 def add_parser(commands: Any) -> None:
@@ -31,7 +44,7 @@ def add_parser(commands: Any) -> None:
     )
     add_encoder_flags(parser)
     add_run_flags(parser)
-    add_flags(parser.add_argument_group("settings"))
+    add_flags(parser.add_argument_group("settings"), SERVICE_ONLY | SAMPLING_ONLY)
     parser.set_defaults(run=run)
 
 

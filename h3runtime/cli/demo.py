@@ -9,7 +9,7 @@ from typing import Any
 from h3runtime.cli import generate
 from h3runtime.cli.options import add_encoder_flags, add_run_flags
 from h3runtime.cli.report import say
-from h3runtime.settings import add_flags, resolve
+from h3runtime.settings import SERVICE_ONLY, add_flags, resolve
 
 PROMPT = "A red lantern swings over a still harbour at dusk; water laps at the quay and a bell rings far away."
 OUTPUT = Path("demo.mp4")
@@ -35,7 +35,7 @@ def add_parser(commands: Any) -> None:
     add_encoder_flags(parser)
     add_run_flags(parser)
     parser.add_argument("--profile-memory", action="store_true", help="Peak bytes of every stage in the JSON.")
-    add_flags(parser.add_argument_group("settings"))
+    add_flags(parser.add_argument_group("settings"), SERVICE_ONLY)
     parser.set_defaults(run=run)
 
 

@@ -34,7 +34,7 @@ from h3runtime.jobs.queue import outputs_of
 from h3runtime.media.pictures import measure_picture
 from h3runtime.observe.cores import engine_threads
 from h3runtime.packing.geometry import Size
-from h3runtime.settings import Settings, add_flags, flag, resolve
+from h3runtime.settings import SERVICE_ONLY, Settings, add_flags, flag, resolve
 
 FIELDS = {
     "prompt": (str, "What happens in the clip, and what is heard."),
@@ -69,7 +69,7 @@ def add_parser(commands: Any) -> None:
     add_encoder_flags(parser)
     add_run_flags(parser)
     parser.add_argument("--profile-memory", action="store_true", help="Peak bytes of every stage in the JSON.")
-    add_flags(parser.add_argument_group("settings"))
+    add_flags(parser.add_argument_group("settings"), SERVICE_ONLY)
     parser.set_defaults(run=run)
 
 

@@ -176,6 +176,8 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["serve", "generate", "demo", "decode"])
-def test_help_tells_every_setting(command: str, tmp_path: Path) -> None:
+def test_help_tells_every_setting_that_the_command_reads(command: str, tmp_path: Path) -> None:
     text = run(command, "--help", folder=tmp_path).stdout
-    assert "--vae-dtype" in text and "H3_VAE_DTYPE" in text and "--attention" in text
+    assert "--vae-dtype" in text and "H3_VAE_DTYPE" in text and "--linear" in text
+    assert ("--queue-limit" in text) == (command == "serve")
+    assert ("--attention" in text) == (command != "decode")
