@@ -46,7 +46,7 @@ from h3runtime.engine.load import Loader, Models
 from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
-from h3runtime.errors import EngineDead, JobError, OutOfMemory
+from h3runtime.errors import BackendUnavailable, EngineDead, JobError, Offence, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
@@ -112,6 +112,7 @@ class ResidentEngine:
         EngineDead among them means that this process is of no more use.
         """
         determinism.assert_pinned()
+        self._require_linear(spec.linear)
         meter = PeakMeter(self.device, every_stage=self._profile_memory)
         run = Run(on_progress, should_stop, self._shares, meter)
         try:
@@ -203,6 +204,12 @@ class ResidentEngine:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         return latents
+
+    def _require_linear(self, name: str | None) -> None:
+        """Weights are in the form of the backend that loaded them; BackendUnavailable for a request of another."""
+        if name is not None and name != self.linear.name:
+            why = f"the weights were loaded for {self.linear.name}"
+            raise BackendUnavailable(f"linear: {name}: {why}", [Offence("linear", why, self.linear.name)])
 
     def _attention_of(self, spec: GenerateSpec) -> AttentionBackend:
         return self.attention if spec.attention is None else choose_attention(spec.attention, self.device)[0]

@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, MediaFile, Progress, Task
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.errors import EngineDead, JobCancelled, OutputExists
+from h3runtime.errors import BackendUnavailable, EngineDead, JobCancelled, OutputExists
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
 from h3runtime.media.sound import samples_for
 from h3runtime.packing.geometry import audio_latents
@@ -130,6 +130,12 @@ def test_a_stop_leaves_nothing(engine: ResidentEngine, make_spec: MakeSpec, stag
     with pytest.raises(JobCancelled):
         engine.generate(spec, notice, lambda: bool(reached))
     assert [p.name for p in spec.scratch.iterdir()] == []
+
+
+def test_another_linear_than_the_loaded_one_is_refused(engine: ResidentEngine, make_spec: MakeSpec) -> None:
+    assert generate(engine, make_spec(linear="dequant")).linear == "dequant"
+    with pytest.raises(BackendUnavailable, match="dequant"):
+        generate(engine, make_spec("other", linear="fp8"))
 
 
 def test_a_tag_that_h3_does_not_know_is_told(engine: ResidentEngine, make_spec: MakeSpec) -> None:
