@@ -6,28 +6,22 @@ audio timestep, which was recorded in fp32 and is float64 here as in current Com
 (another CPU, another torch) the stated bounds are checked instead.
 """
 
-import os
-import subprocess
 import sys
 
 import pytest
 import torch
 
+from tests.denoiser import recorder
 from tests.parity.dit_case import case_of
-from tests.parity.fixture import DIRECTORY, REPOSITORY, Fixture
+from tests.parity.fixture import RECORDED, Fixture
 from tests.parity.kinds.dit_forward import check, outputs
 
-KERNELS = {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_ENABLE_INSTRUCTIONS": "AVX512"}
 FILES = ("dit_t2va", "dit_fl2va", "dit_ref2va", "dit_pruned_curve")
 TOLERATED = {"dit_t2va": {"t_emb"}, "dit_fl2va": {"t_emb"}, "dit_ref2va": set(), "dit_pruned_curve": {"t_emb", "audio"}}
 
 
 def case(name: str) -> Fixture:
-    return Fixture(DIRECTORY / f"{name}.safetensors")
-
-
-def has_the_kernels() -> bool:
-    return torch.backends.cpu.get_cpu_capability() == "AVX512" and torch.__version__.startswith("2.13.")
+    return Fixture(RECORDED / f"{name}.safetensors")
 
 
 def differing(name: str) -> set[str]:
@@ -38,21 +32,13 @@ def differing(name: str) -> set[str]:
 
 
 def test_bf16_runs_are_the_recorded_ones_bit_for_bit() -> None:
-    if not DIRECTORY.is_dir() or "H3_FIXTURES" in os.environ:
-        pytest.skip(f"not the recorded cases: {DIRECTORY}")
-    if not has_the_kernels():
-        for name in FILES:
-            check(case(name))
+    if not RECORDED.is_dir():
+        pytest.skip(f"no fixtures at {RECORDED}")
+    if recorder.is_at_hand():
+        recorder.run(__name__)
         return
-    done = subprocess.run(
-        [sys.executable, "-m", __name__],
-        cwd=REPOSITORY,
-        env=os.environ | KERNELS,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    for name in FILES:
+        check(case(name))
 
 
 if __name__ == "__main__":

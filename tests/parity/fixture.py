@@ -11,8 +11,9 @@ import torch
 from safetensors import safe_open
 
 REPOSITORY = Path(__file__).parents[2]
-DIRECTORY = Path(os.environ.get("H3_FIXTURES") or REPOSITORY.parent / "shared" / "fixtures" / "comfyui")
-
+RECORDED = REPOSITORY.parent / "shared" / "fixtures" / "comfyui"
+"""The files that the tests of single bits name, whatever folder `H3_FIXTURES` names."""
+DIRECTORY = Path(os.environ.get("H3_FIXTURES") or RECORDED)
 
 CPU = torch.device("cpu")
 DRAWN_ON_CPU = ("in.noise_", "in.sigma", "in.video_mask", "in.audio_mask")
