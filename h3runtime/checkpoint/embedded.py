@@ -44,7 +44,7 @@ MAKERS = (
     "checkpoint/storage.py",
     "checkpoint/synthetic.py",
     "checkpoint/writer.py",
-    "quant/int8_rows.py",
+    "quant/int8.py",
     "quant/nvfp4.py",
 )
 """The code that decides the bytes; its hash names the folder."""

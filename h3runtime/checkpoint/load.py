@@ -28,7 +28,7 @@ from h3runtime.checkpoint.layers import FLOAT8, FLOATS, NVFP4, QuantLayer, short
 from h3runtime.checkpoint.markers import SUFFIX
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.errors import Offence
-from h3runtime.quant.stored import Int8RowWeight, Nvfp4Weight, PlainWeight, StoredWeight
+from h3runtime.quant.stored import Int8Weight, Nvfp4Weight, PlainWeight, StoredWeight
 
 OnBytes = Callable[[int, int], None]
 """Called with bytes done and bytes in all, about REPORTS times; the last call has both equal."""
@@ -230,10 +230,10 @@ class _Loading:
             full_precision=layer.marker.full_precision,
         )
 
-    def _int8_rows(self, layer: QuantLayer) -> Int8RowWeight:
+    def _int8_rows(self, layer: QuantLayer) -> Int8Weight:
         codes, scale = self._read(f"{layer.name}.weight"), self._scale(layer, "weight_scale")
         assert scale is not None
-        return Int8RowWeight(codes, scale.reshape(-1, 1).expand(codes.shape[0], 1).contiguous())
+        return Int8Weight(codes, scale.reshape(-1, 1).expand(codes.shape[0], 1).contiguous())
 
     def _report(self) -> None:
         """Tell of progress where there is some: files of small tensors would otherwise tell of little else."""

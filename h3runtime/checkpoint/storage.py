@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 import torch
 
 from h3runtime.checkpoint.markers import SUFFIX
-from h3runtime.quant import int8_rows, nvfp4
+from h3runtime.quant import int8, nvfp4
 
 NVFP4_MARKER = b'{"format": "nvfp4"}'
 NVFP4_FULL_PRECISION_MARKER = b'{"format": "nvfp4", "full_precision_matrix_mult": true}'
@@ -139,7 +139,7 @@ def _pack(
         yield f"{layer}.weight_scale_2", stored.tensor_scale
         yield layer + SUFFIX, marker_tensor(storage.nvfp4_marker)
     else:
-        rows = int8_rows.quantize(weight)
+        rows = int8.quantize(weight)
         yield name, rows.codes
         yield f"{layer}.weight_scale", rows.scale
         yield layer + SUFFIX, marker_tensor(INT8_ROWS_MARKER)

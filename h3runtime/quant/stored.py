@@ -48,12 +48,19 @@ class Nvfp4Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class Int8RowWeight:
-    """codes int8 [N, K], scale float32 [N, 1]: value = code * scale, no zero point (checkpoint-formats §5.1)."""
+class Int8Weight:
+    """codes int8 [N, K], scale float32 [N, 1]: value = code * scale, no zero point (checkpoint-formats §4.1, §5.1).
+
+    convrot: size G of the groups along K that a Hadamard rotation was applied to before rounding, or None.
+    pre_quant_scale, full_precision: as in `Nvfp4Weight`.
+    """
 
     codes: torch.Tensor
     scale: torch.Tensor
     bias: torch.Tensor | None = None
+    convrot: int | None = None
+    pre_quant_scale: torch.Tensor | None = None
+    full_precision: bool = False
     format: str = "int8_tensorwise"
 
     @property
@@ -61,4 +68,108 @@ class Int8RowWeight:
         return self.codes.shape[0], self.codes.shape[1]
 
 
-StoredWeight = PlainWeight | Nvfp4Weight | Int8RowWeight
+@dataclass(frozen=True, slots=True)
+class Fp8Weight:
+    """codes float8_e4m3fn or float8_e5m2 [N, K], scale float32 []: value = code * scale (checkpoint-formats §4.3).
+
+    input_scale: float32 [] static activation scale, or None.
+    """
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None = None
+    pre_quant_scale: torch.Tensor | None = None
+    input_scale: torch.Tensor | None = None
+    full_precision: bool = False
+
+    @property
+    def format(self) -> str:
+        return str(self.codes.dtype).removeprefix("torch.")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Mxfp8Weight:
+    """E4M3 codes with one power-of-two scale per 32 (checkpoint-formats §2.5).
+
+    codes:       float8_e4m3fn [ru(N,32), ru(K,32)].
+    block_scale: uint8 (E8M0 bytes) [ru(N',128), ru(K'/32,4)], swizzled like NVFP4's.
+    """
+
+    codes: torch.Tensor
+    block_scale: torch.Tensor
+    shape: tuple[int, int]
+    bias: torch.Tensor | None = None
+    pre_quant_scale: torch.Tensor | None = None
+    full_precision: bool = False
+    format: str = "mxfp8"
+
+
+@dataclass(frozen=True, slots=True)
+class ConvrotInt4Weight:
+    """Packed signed 4-bit codes int8 [N, K/2] of a rotated weight, scale float32 [N] (checkpoint-formats §2.5)."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    convrot: int
+    bias: torch.Tensor | None = None
+    full_precision: bool = False
+    format: str = "convrot_w4a4"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1] * 2
+
+
+@dataclass(frozen=True, slots=True)
+class AsymInt4Weight:
+    """4-bit indices into a codebook, relative scales of 16 and a scale per row (checkpoint-formats §2.5).
+
+    codes: int8 [N, K/2]; relative_scale: float8_e4m3fn or float32 [N, K/16]; channel_scale: float32 [N];
+    codebook: float32 [16]; correction: [K/16, N] or None; convrot: group of a rotation, or None.
+    """
+
+    codes: torch.Tensor
+    relative_scale: torch.Tensor
+    channel_scale: torch.Tensor
+    codebook: torch.Tensor
+    correction: torch.Tensor | None = None
+    convrot: int | None = None
+    bias: torch.Tensor | None = None
+    full_precision: bool = False
+    format: str = "asym_w4a8_int8"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1] * 2
+
+
+@dataclass(frozen=True, slots=True)
+class AwqInt4Weight:
+    """Packed unsigned 4-bit codes int8 [N, K/2], scale and zeros [K/G, N] (checkpoint-formats §2.5)."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    zeros: torch.Tensor
+    bias: torch.Tensor | None = None
+    full_precision: bool = False
+    format: str = "awq_w4a16"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1] * 2
+
+
+StoredWeight = (
+    PlainWeight
+    | Nvfp4Weight
+    | Int8Weight
+    | Fp8Weight
+    | Mxfp8Weight
+    | ConvrotInt4Weight
+    | AsymInt4Weight
+    | AwqInt4Weight
+)

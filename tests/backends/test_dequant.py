@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from h3runtime.backends.linear.base import BackendLinear, install
 from h3runtime.backends.linear.dequant import DequantLinear, dense, install_plain
 from h3runtime.backends.linear.embedding import Int8Embedding, install_embedding
-from h3runtime.quant import int8_rows, nvfp4
+from h3runtime.quant import int8, nvfp4
 from h3runtime.quant.stored import Nvfp4Weight, PlainWeight, StoredWeight
 
 CPU = torch.device("cpu")
@@ -28,7 +28,7 @@ def stored_forms() -> list[StoredWeight]:
         PlainWeight(weight().to(torch.bfloat16), torch.ones(40, dtype=torch.bfloat16)),
         nvfp4.quantize(weight()),
         with_extras(nvfp4.quantize(weight()), torch.ones(40), torch.full((56,), 1.5, dtype=torch.bfloat16)),
-        int8_rows.quantize(weight()),
+        int8.quantize(weight()),
     ]
 
 
@@ -76,9 +76,9 @@ def test_install_plain_keeps_stored_dtypes() -> None:
 
 
 def test_an_int8_embedding_decodes_the_rows_asked_for() -> None:
-    table = int8_rows.quantize(weight())
+    table = int8.quantize(weight())
     model = nn.ModuleDict({"embed": nn.Embedding(40, 56)})
     install_embedding(model, "embed", table)
     ids = torch.tensor([[3, 39], [0, 3]])
     assert isinstance(model["embed"], Int8Embedding)
-    assert torch.equal(model["embed"](ids), int8_rows.dequantize_fp32(table)[ids])
+    assert torch.equal(model["embed"](ids), int8.dequantize_fp32(table)[ids])

@@ -18,7 +18,7 @@ from h3runtime.checkpoint.load import LoadReport, load_module
 from h3runtime.checkpoint.rules import AUDIO_VAE, TRANSFORMER, LoadRule, vae_dtype, video_vae
 from h3runtime.checkpoint.storage import INT8_ROWS_MARKER, NVFP4_MARKER, Storage, marker_tensor, pack
 from h3runtime.errors import CheckpointError, SettingsError
-from h3runtime.quant import int8_rows, nvfp4
+from h3runtime.quant import int8, nvfp4
 from tests.checkpoint.conftest import Write
 
 CPU = torch.device("cpu")
@@ -98,7 +98,7 @@ def test_a_quantised_file_computes_what_its_weights_say(write: Write) -> None:
     stored = pack(plain, QUANTISED, scales)
     module, report = load(write(stored))
     ids = torch.tensor([[1, 19, 4, 4]])
-    embedded = int8_rows.dequantize_fp32(int8_rows.quantize(plain["embed.weight"]))[ids]
+    embedded = int8.dequantize_fp32(int8.quantize(plain["embed.weight"]))[ids]
     assert isinstance(module.embed, Int8Embedding) and torch.equal(module.embed(ids), embedded)
     fc1 = nvfp4.dequantize_fp32(nvfp4.quantize(plain["fc1.weight"]))
     assert torch.equal(module.fc1(embedded), nn.functional.linear(embedded, fc1, stored["fc1.bias"].float()))

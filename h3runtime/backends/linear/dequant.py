@@ -15,8 +15,18 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.backends.linear.base import install
-from h3runtime.quant import int8_rows, nvfp4
-from h3runtime.quant.stored import Nvfp4Weight, PlainWeight, StoredWeight
+from h3runtime.quant import asym_w4a8, awq_w4a16, convrot_w4a4, fp8, int8, mxfp8, nvfp4
+from h3runtime.quant.stored import (
+    AsymInt4Weight,
+    AwqInt4Weight,
+    ConvrotInt4Weight,
+    Fp8Weight,
+    Int8Weight,
+    Mxfp8Weight,
+    Nvfp4Weight,
+    PlainWeight,
+    StoredWeight,
+)
 
 
 class DequantLinear:
@@ -32,19 +42,32 @@ class DequantLinear:
         return replace(stored, **moved)
 
     def apply(self, x: torch.Tensor, resident: StoredWeight) -> torch.Tensor:
-        if isinstance(resident, Nvfp4Weight) and resident.pre_quant_scale is not None:
-            x = x * resident.pre_quant_scale.to(x.dtype)
+        pre_quant_scale = getattr(resident, "pre_quant_scale", None)
+        if pre_quant_scale is not None:
+            x = x * pre_quant_scale.to(x.dtype)
         bias = None if resident.bias is None else resident.bias.to(x.dtype)
         return F.linear(x, dense(resident, x.dtype), bias)
 
 
 def dense(stored: StoredWeight, dtype: torch.dtype) -> torch.Tensor:
     """The weight [N, K] as plain numbers of `dtype`; quantised ones by FP32 arithmetic and one cast."""
-    if isinstance(stored, PlainWeight):
-        return stored.weight.to(dtype)
-    if isinstance(stored, Nvfp4Weight):
-        return nvfp4.dequantize(stored, dtype)
-    return int8_rows.dequantize_fp32(stored).to(dtype)
+    match stored:
+        case PlainWeight():
+            return stored.weight.to(dtype)
+        case Nvfp4Weight():
+            return nvfp4.dequantize(stored, dtype)
+        case Int8Weight():
+            return int8.dequantize(stored, dtype)
+        case Fp8Weight():
+            return fp8.dequantize(stored, dtype)
+        case Mxfp8Weight():
+            return mxfp8.dequantize(stored, dtype)
+        case ConvrotInt4Weight():
+            return convrot_w4a4.dequantize(stored, dtype)
+        case AsymInt4Weight():
+            return asym_w4a8.dequantize(stored, dtype)
+        case AwqInt4Weight():
+            return awq_w4a16.dequantize(stored, dtype)
 
 
 def install_plain(model: nn.Module) -> None:

@@ -9,14 +9,14 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from h3runtime.quant.int8_rows import dequantize_rows
-from h3runtime.quant.stored import Int8RowWeight
+from h3runtime.quant.int8 import dequantize_rows
+from h3runtime.quant.stored import Int8Weight
 
 
 class Int8Embedding(nn.Module):
     """ids int64 [...] -> fp32 [..., K]."""
 
-    def __init__(self, table: Int8RowWeight) -> None:
+    def __init__(self, table: Int8Weight) -> None:
         super().__init__()
         self.table = table
 
@@ -24,7 +24,7 @@ class Int8Embedding(nn.Module):
         return dequantize_rows(self.table, ids)
 
 
-def install_embedding(model: nn.Module, name: str, table: Int8RowWeight) -> None:
+def install_embedding(model: nn.Module, name: str, table: Int8Weight) -> None:
     """Replace the embedding called `name` (dotted) inside `model`."""
     parent, _, leaf = name.rpartition(".")
     setattr(model.get_submodule(parent), leaf, Int8Embedding(table))

@@ -1,0 +1,10 @@
+"""fp8."""
+
+import torch
+
+from h3runtime.quant.stored import Fp8Weight
+
+
+def dequantize(weight: Fp8Weight, dtype: torch.dtype) -> torch.Tensor:
+    """[N, K] in `dtype`: FP32 arithmetic, one cast at the end."""
+    raise NotImplementedError
