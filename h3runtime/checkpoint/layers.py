@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from h3runtime.checkpoint.header import TensorEntry
+from h3runtime.checkpoint.entries import StoredTensor
 from h3runtime.checkpoint.markers import SUFFIX, Marker
 from h3runtime.errors import Offence
 from h3runtime.quant.nvfp4 import packed_shape, scale_shape
@@ -41,7 +41,7 @@ class QuantLayer:
 
 
 def quantised_layers(
-    entries: Mapping[str, TensorEntry], markers: Mapping[str, Marker]
+    entries: Mapping[str, StoredTensor], markers: Mapping[str, Marker]
 ) -> tuple[dict[str, QuantLayer], list[Offence]]:
     """Layers that have both a marker and a weight, and everything that is wrong with them."""
     offences = list(_unmarked(entries, markers))
@@ -59,14 +59,14 @@ def quantised_layers(
     return layers, offences
 
 
-def model_shapes(entries: Mapping[str, TensorEntry], layers: Mapping[str, QuantLayer]) -> dict[str, tuple[int, ...]]:
+def model_shapes(entries: Mapping[str, StoredTensor], layers: Mapping[str, QuantLayer]) -> dict[str, tuple[int, ...]]:
     """The shapes a model is built from: logical ones for quantised weights, no sidecars, no markers."""
     hidden = {s for layer in layers.values() for s in layer.sidecars}
     logical = {f"{layer.name}.weight": layer.shape for layer in layers.values()}
     return {n: logical.get(n, e.shape) for n, e in entries.items() if n not in hidden and not n.endswith(SUFFIX)}
 
 
-def _unmarked(entries: Mapping[str, TensorEntry], markers: Mapping[str, Marker]) -> Iterator[Offence]:
+def _unmarked(entries: Mapping[str, StoredTensor], markers: Mapping[str, Marker]) -> Iterator[Offence]:
     """Quantised storage that nothing describes: loading it as plain numbers would be silently wrong (G8)."""
     told: set[str] = set()
     for name, entry in entries.items():
@@ -89,7 +89,7 @@ def _refusal(name: str, marker: Marker) -> Offence | None:
     return Offence(name, f"is stored as {marker.label}, which isn't supported", ", ".join(("plain", *SUPPORTED)))
 
 
-def _logical(marker: Marker, weight: TensorEntry) -> tuple[int, int]:
+def _logical(marker: Marker, weight: StoredTensor) -> tuple[int, int]:
     """[N, K]. Rows and columns that packing padded are known from `orig_shape` only, else from the model."""
     if marker.shape is not None:
         return marker.shape
@@ -97,7 +97,7 @@ def _logical(marker: Marker, weight: TensorEntry) -> tuple[int, int]:
     return rows, columns * 2 if marker.format == NVFP4 else columns
 
 
-def _misshapen(name: str, marker: Marker, entries: Mapping[str, TensorEntry]) -> Offence | None:
+def _misshapen(name: str, marker: Marker, entries: Mapping[str, StoredTensor]) -> Offence | None:
     """The first sidecar that doesn't fit its weight; later ones usually follow from it."""
     weight = entries[f"{name}.weight"]
     if len(weight.shape) != 2:
@@ -123,7 +123,7 @@ Storage = dict[str, tuple[tuple[torch.dtype, ...], tuple[tuple[int, ...], ...], 
 """stored name -> allowed dtypes, allowed shapes, whether it must be there."""
 
 
-def _nvfp4_storage(name: str, weight: TensorEntry) -> Storage:
+def _nvfp4_storage(name: str, weight: StoredTensor) -> Storage:
     rows, half = weight.shape
     scalar: tuple[tuple[int, ...], ...] = ((), (1,))
     return {
@@ -135,7 +135,7 @@ def _nvfp4_storage(name: str, weight: TensorEntry) -> Storage:
     }
 
 
-def _int8_storage(name: str, weight: TensorEntry) -> Storage:
+def _int8_storage(name: str, weight: StoredTensor) -> Storage:
     rows = weight.shape[0]
     return {
         f"{name}.weight": ((torch.int8,), (weight.shape,), True),

@@ -22,11 +22,12 @@ from torch import nn
 
 from h3runtime.backends.linear.base import LinearBackend, install
 from h3runtime.backends.linear.embedding import install_embedding
+from h3runtime.checkpoint.entries import StoredTensor
 from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
-from h3runtime.checkpoint.header import TensorEntry
 from h3runtime.checkpoint.layers import FLOAT8, FLOATS, NVFP4, QuantLayer, short
 from h3runtime.checkpoint.markers import SUFFIX
 from h3runtime.checkpoint.rules import LoadRule
+from h3runtime.checkpoint.stream import stream
 from h3runtime.errors import Offence
 from h3runtime.quant.stored import Int8Weight, Nvfp4Weight, PlainWeight, StoredWeight
 
@@ -120,7 +121,7 @@ def _plain_dtypes(name: str, tensor: torch.Tensor, rule: LoadRule) -> tuple[torc
     return FLOATS + FLOAT8 if bare_fp8 else FLOATS
 
 
-def _fits(layer: QuantLayer, wanted: tuple[int, ...], entry: TensorEntry) -> bool:
+def _fits(layer: QuantLayer, wanted: tuple[int, ...], entry: StoredTensor) -> bool:
     """The logical shape; or, for NVFP4 without `orig_shape`, the same once padded to multiples of 16."""
     if layer.shape == wanted:
         return True
@@ -138,6 +139,15 @@ def _judge_format(layer: QuantLayer, module: nn.Module, rule: LoadRule) -> Itera
     kind, allowed = (nn.Linear, rule.nvfp4) if layer.marker.format == NVFP4 else (nn.Embedding, rule.int8_rows)
     if not isinstance(target, kind) or not _matches(layer.name, allowed):
         yield Offence(layer.name, f"is stored as {layer.marker.label}, which isn't supported there", "plain")
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    """Stored tensors that become one thing: a linear, an embedding, or (no `target`) one tensor of the model."""
+
+    name: str
+    names: frozenset[str]
+    target: nn.Module | None = None
 
 
 class _Loading:
@@ -158,32 +168,52 @@ class _Loading:
         self.reported = 0
 
     def run(self) -> None:
-        pending = dict.fromkeys(self.module.state_dict())
-        for name, target in list(self.module.named_modules()):
-            layer = self.file.layers.get(name)
-            if isinstance(target, nn.Linear):
-                stored = self._plain(name, target) if layer is None else self._nvfp4(layer, target)
-                install(self.module, name, self.linear, stored, self.device)
-            elif layer is not None:
-                install_embedding(self.module, name, self._int8_rows(layer))
-            else:
-                continue
-            pending = {n: None for n in pending if n.rpartition(".")[0] != name}
+        groups = {name: group for group in self._groups() for name in group.names}
+        waiting: dict[str, dict[str, torch.Tensor]] = {}
+        for name, tensor in stream(self.file, groups, self.device):
+            group = groups[name]
+            held = waiting.setdefault(group.name, {})
+            held[name] = tensor
+            self.done += tensor.nbytes
+            if len(held) == len(group.names):
+                self._place(group, waiting.pop(group.name))
             self._report()
-        for name in pending:
-            if name in self.file.entries:
-                self._assign(name, self._read(name))
-                self._report()
-            else:
+        for name in self.module.state_dict():
+            if name not in self.file.entries and self.module.state_dict()[name].is_meta:
                 self._stand_in(name)
         if self.on_bytes is not None:
             self.on_bytes(self.file.data_bytes, self.file.data_bytes)
 
-    def _read(self, name: str) -> torch.Tensor:
-        tensor = self.file.read(name, self.device)
-        self.done += self.file.entries[name].nbytes
-        floating = tensor.is_floating_point()
-        return tensor.to(self.rule.cast) if floating and self.rule.cast is not None else tensor
+    def _groups(self) -> Iterator[_Group]:
+        """Everything that the model takes from the file."""
+        pending = {name for name in self.module.state_dict() if name in self.file.entries}
+        for name, target in self.module.named_modules():
+            layer = self.file.layers.get(name)
+            if layer is None and not isinstance(target, nn.Linear):
+                continue
+            own = {f"{name}.weight", f"{name}.bias"} & pending
+            yield _Group(name, frozenset(own | set(layer.sidecars if layer else ())), target)
+            pending -= own
+        for name in pending:
+            yield _Group(name, frozenset((name,)))
+
+    def _place(self, group: _Group, tensors: dict[str, torch.Tensor]) -> None:
+        layer = self.file.layers.get(group.name)
+        if group.target is None:
+            self._assign(group.name, self._cast(tensors[group.name]))
+        elif layer is None:
+            bias = tensors.get(f"{group.name}.bias")
+            stored = PlainWeight(
+                self._cast(tensors[f"{group.name}.weight"]), None if bias is None else self._cast(bias)
+            )
+            install(self.module, group.name, self.linear, stored, self.device)
+        elif isinstance(group.target, nn.Linear):
+            install(self.module, group.name, self.linear, self._quantised(layer, group.target, tensors), self.device)
+        else:
+            install_embedding(self.module, group.name, self._table(layer, tensors))
+
+    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(self.rule.cast) if tensor.is_floating_point() and self.rule.cast is not None else tensor
 
     def _assign(self, name: str, tensor: torch.Tensor) -> None:
         parent, _, leaf = name.rpartition(".")
@@ -196,42 +226,32 @@ class _Loading:
         own = self.module.state_dict()[name]
         self._assign(name, torch.zeros(own.shape, dtype=self.rule.cast or own.dtype, device=self.device))
 
-    def _bias(self, name: str, target: nn.Linear) -> torch.Tensor | None:
-        return None if target.bias is None else self._read(f"{name}.bias")
-
-    def _plain(self, name: str, target: nn.Linear) -> StoredWeight:
-        return PlainWeight(self._read(f"{name}.weight"), self._bias(name, target))
-
-    def _sidecar(self, layer: QuantLayer, leaf: str) -> torch.Tensor | None:
-        name = f"{layer.name}.{leaf}"
-        return self._read(name) if name in layer.sidecars else None
-
-    def _scale(self, layer: QuantLayer, leaf: str) -> torch.Tensor | None:
+    def _scale(self, layer: QuantLayer, leaf: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
         """A scale, which must be finite: one NaN would spoil a layer in silence. Raw U8 bytes are E4M3 (G14)."""
-        scale = self._sidecar(layer, leaf)
+        scale = tensors.get(f"{layer.name}.{leaf}")
         if scale is not None and scale.dtype is torch.uint8:
             scale = scale.view(torch.float8_e4m3fn)
         if scale is not None and not torch.isfinite(scale.float()).all():
             raise checkpoint_error(self.file.path, [Offence(f"{layer.name}.{leaf}", "isn't finite")])
         return scale
 
-    def _nvfp4(self, layer: QuantLayer, target: nn.Linear) -> StoredWeight:
-        tensor_scale, block_scale = self._scale(layer, "weight_scale_2"), self._scale(layer, "weight_scale")
-        input_scale, pre = self._scale(layer, "input_scale"), self._scale(layer, "pre_quant_scale")
+    def _quantised(self, layer: QuantLayer, target: nn.Linear, tensors: dict[str, torch.Tensor]) -> StoredWeight:
+        tensor_scale, block_scale = (self._scale(layer, leaf, tensors) for leaf in ("weight_scale_2", "weight_scale"))
+        input_scale, pre = (self._scale(layer, leaf, tensors) for leaf in ("input_scale", "pre_quant_scale"))
         assert block_scale is not None and tensor_scale is not None
         return Nvfp4Weight(
-            codes=self._read(f"{layer.name}.weight"),
+            codes=tensors[f"{layer.name}.weight"],
             block_scale=block_scale,
             tensor_scale=tensor_scale.reshape(()),
             shape=(target.out_features, target.in_features),
-            bias=self._bias(layer.name, target),
+            bias=tensors.get(f"{layer.name}.bias"),
             pre_quant_scale=None if pre is None else pre[: target.in_features],
             input_scale=None if input_scale is None else input_scale.reshape(()),
             full_precision=layer.marker.full_precision,
         )
 
-    def _int8_rows(self, layer: QuantLayer) -> Int8Weight:
-        codes, scale = self._read(f"{layer.name}.weight"), self._scale(layer, "weight_scale")
+    def _table(self, layer: QuantLayer, tensors: dict[str, torch.Tensor]) -> Int8Weight:
+        codes, scale = tensors[f"{layer.name}.weight"], self._scale(layer, "weight_scale", tensors)
         assert scale is not None
         return Int8Weight(codes, scale.reshape(-1, 1).expand(codes.shape[0], 1).contiguous())
 

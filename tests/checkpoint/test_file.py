@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from safetensors import SafetensorError, deserialize
 from safetensors.torch import load_file
 
-from h3runtime.checkpoint import file as file_module
+from h3runtime.checkpoint import tensor_file
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.errors import CheckpointError
@@ -63,16 +63,6 @@ def test_the_official_library_reads_what_we_write(write: Write) -> None:
     theirs = load_file(write(TENSORS))
     assert theirs.keys() == TENSORS.keys()
     assert all(torch.equal(theirs[name], tensor) for name, tensor in TENSORS.items())
-
-
-def test_reading_through_the_staging_buffer_gives_the_same(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other devices are filled piece by piece; the pieces here are smaller than most tensors."""
-    monkeypatch.setattr(file_module, "STAGING_BYTES", 5)
-    with CheckpointFile(write(TENSORS)) as file:
-        for name, tensor in TENSORS.items():
-            raw = torch.empty(file.entries[name].nbytes, dtype=torch.uint8)
-            file._fill_through_staging(raw, file.entries[name])
-            assert torch.equal(raw.view(tensor.dtype).reshape(tensor.shape), tensor)
 
 
 def test_the_metadata_tells_made_up_weights(write: Write) -> None:
@@ -258,14 +248,14 @@ def test_a_disk_that_fails_is_an_error(write: Write, monkeypatch: pytest.MonkeyP
         def broken(*_: object) -> int:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(file_module.os, "preadv", broken)
+        monkeypatch.setattr(tensor_file.os, "preadv", broken)
         with pytest.raises(CheckpointError, match=r"a.weight can't be read: input/output error"):
             file.read("a.weight")
 
 
 def test_short_reads_are_continued(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     real = os.preadv
-    monkeypatch.setattr(file_module.os, "preadv", lambda fd, views, at: real(fd, [views[0][:3]], at))
+    monkeypatch.setattr(tensor_file.os, "preadv", lambda fd, views, at: real(fd, [views[0][:3]], at))
     with CheckpointFile(write(TENSORS)) as file:
         assert torch.equal(file.read("a.weight"), TENSORS["a.weight"])
 

@@ -9,7 +9,7 @@ from torch import nn
 
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import dense
-from h3runtime.checkpoint import file as checkpoint_file
+from h3runtime.checkpoint import stream as checkpoint_stream
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.engine.resident import ResidentEngine
 
@@ -28,12 +28,12 @@ def test_tensors_are_those_of_the_cpu(
     engine: ResidentEngine, monkeypatch: pytest.MonkeyPatch, component: str, staging: int | None
 ) -> None:
     if staging is not None:
-        monkeypatch.setattr(checkpoint_file, "STAGING_BYTES", staging)
+        monkeypatch.setattr(checkpoint_stream, "STAGING_BYTES", staging)
     path: Path = getattr(engine.paths, component)
     with CheckpointFile(path) as file:
         names = [n for n, e in file.entries.items() if staging is None or e.nbytes <= 1 << 20]
-        for name in names:
-            ours, wanted = file.read(name, engine.device), file.read(name)
+        for name, ours in checkpoint_stream.stream(file, names, engine.device):
+            wanted = file.read(name)
             assert ours.is_cuda and (ours.dtype, ours.shape) == (wanted.dtype, wanted.shape)
             assert torch.equal(bits(ours).cpu(), bits(wanted)), name
     assert len(names) > 20
