@@ -7,6 +7,7 @@
     decode                saved latents -> clip, sound or pictures, without the transformer
     latents_file, extras  what may lie beside a clip
     run, diagnosis        stages, progress, stops; what a request may ask about its own run
+    faults                what a library's exception means for the job and for the process
     device, determinism   where it runs, and the numeric switches of the process
     warmup                what it runs before it says ready
 

@@ -17,11 +17,12 @@ from h3runtime.core import EncodeSettings, Latents, OnProgress, ShouldStop
 from h3runtime.engine import determinism
 from h3runtime.engine.clip import ClipTarget, clip_shape, decode_frames, decode_sound, write_clip
 from h3runtime.engine.device import choose_device
+from h3runtime.engine.faults import job_error_of
 from h3runtime.engine.latents_file import read_latents
 from h3runtime.engine.load import Loader, Vaes
 from h3runtime.engine.paths import VAE_PATHS, model_paths
 from h3runtime.engine.run import Run
-from h3runtime.errors import CheckpointError, Offence, OutOfMemory
+from h3runtime.errors import CheckpointError, Offence
 from h3runtime.media.ffmpeg import find_ffmpeg
 from h3runtime.media.frames import require_frames_folder, write_frames
 from h3runtime.media.sound import prepare, require_sound_name, write_sound
@@ -62,16 +63,19 @@ def decode(
         torch.set_num_threads(threads)
     determinism.pin()
     run = Run(on_progress, should_stop, SHARES)
-    try:
-        return _write(latents, job, _vaes(settings, job, latents, on_progress), settings, run)
-    except torch.OutOfMemoryError:
-        raise OutOfMemory("the device's memory is full", stage=run.stage_name) from None
-
-
-def _vaes(settings: Settings, job: DecodeJob, latents: Latents, on_progress: OnProgress) -> Vaes:
     place = choose_device(settings.device)
-    linear, _ = choose_linear(settings.linear, place.device)
-    vaes = Loader(settings, model_paths(settings, VAE_PATHS), place.device, linear, on_progress).vaes()
+    try:
+        return _write(latents, job, _vaes(settings, job, latents, place.device, on_progress), settings, run)
+    except Exception as error:
+        failure = job_error_of(error, place.device, run.stage_name, run.step_index)
+        if failure is None:
+            raise
+        raise failure from None
+
+
+def _vaes(settings: Settings, job: DecodeJob, latents: Latents, device: torch.device, on_progress: OnProgress) -> Vaes:
+    linear, _ = choose_linear(settings.linear, device)
+    vaes = Loader(settings, model_paths(settings, VAE_PATHS), device, linear, on_progress).vaes()
     _require_channels(job.latents, latents.video.shape[1], latents.audio.shape[1], vaes)
     return vaes
 

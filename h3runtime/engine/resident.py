@@ -42,11 +42,12 @@ from h3runtime.engine.conditions import Keyframes, keyframes_of
 from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memory_facts
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.extras import Extras
+from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.load import Loader, Models
 from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
-from h3runtime.errors import BackendUnavailable, EngineDead, JobError, Offence, OutOfMemory
+from h3runtime.errors import BackendUnavailable, JobError, Offence, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
@@ -91,7 +92,19 @@ class ResidentEngine:
         self._encoder_fault = ""
 
     def load(self, on_progress: OnProgress) -> None:
-        """Read all weights and run the warm-up shapes. CheckpointError or SettingsError says what can't be loaded."""
+        """Read all weights and run the warm-up shapes. CheckpointError or SettingsError says what can't be loaded.
+
+        OutOfMemory and EngineDead are no fault of the files: another process may fare better.
+        """
+        try:
+            self._load(on_progress)
+        except Exception as error:
+            failure = job_error_of(error, self.device, "loading")
+            if failure is None:
+                raise
+            raise failure from error
+
+    def _load(self, on_progress: OnProgress) -> None:
         began = time.monotonic()
         on_progress(Progress("loading"))
         self.paths: ModelPaths = model_paths(self.settings)
@@ -117,15 +130,13 @@ class ResidentEngine:
         run = Run(on_progress, should_stop, self._shares, meter)
         try:
             return self._generate(spec, run, Diagnosis(spec))
-        except torch.OutOfMemoryError:
-            failure = OutOfMemory("the device's memory is full", stage=run.stage_name, step=run.step_index)
-        except torch.AcceleratorError as error:
-            # CUDA repeats such an error at every later call: only a new process gets the device back.
-            reason = str(error).partition("\n")[0]
-            raise EngineDead(f"the device failed: {reason}", stage=run.stage_name, step=run.step_index) from error
+        except Exception as error:
+            failure = job_error_of(error, self.device, run.stage_name, run.step_index)
+            if failure is None:
+                raise
         # Not inside the handler: there the caught error still holds the tensors of every frame it passed.
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
+        if isinstance(failure, OutOfMemory):
+            give_back(self.device)
         raise failure
 
     def _generate(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> Clip:
