@@ -90,6 +90,8 @@ SERVICE_ONLY = frozenset(
         "timeout_conditioning",
         "timeout_step",
         "timeout_decode",
+        "restarts",
+        "restart_window",
         "log_file",
         "warmup_shapes",
     }
@@ -132,6 +134,10 @@ class Settings(BaseSettings):
     timeout_step: Seconds = Field(600, description="Longest sampler step, in seconds.")
     timeout_decode: Seconds = Field(300, description="Longest silence of a decode stage, in seconds.")
     timeout_mux: Seconds = Field(60, description="Longest silence of the encoder, in seconds.")
+    restarts: int = Field(
+        3, ge=0, le=1_000_000, description="How often a dead engine is started again within the restart window."
+    )
+    restart_window: Seconds = Field(600, description="Seconds that a death counts against the restarts.")
     log_file: FilePath | None = Field(None, description="File that gets the log lines too, rotated.")
     model_path: FilePath | None = Field(None, description="Transformer checkpoint. Default: the embedded one.")
     text_encoder_path: FilePath | None = Field(None, description="Text encoder checkpoint. Default: the embedded one.")

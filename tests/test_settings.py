@@ -29,6 +29,8 @@ KNOBS = [
     "H3_TIMEOUT_STEP",
     "H3_TIMEOUT_DECODE",
     "H3_TIMEOUT_MUX",
+    "H3_RESTARTS",
+    "H3_RESTART_WINDOW",
     "H3_LOG_FILE",
     "H3_MODEL_PATH",
     "H3_TEXT_ENCODER_PATH",
@@ -45,7 +47,7 @@ KNOBS = [
     "H3_VAE_BLEND",
     "H3_PROMPT_CACHE_BYTES",
 ]
-"""Of service-contract "Settings", what this version consumes."""
+"""Of service-contract "Settings", what this version consumes, and the engine's restarts."""
 
 
 @pytest.fixture(autouse=True)

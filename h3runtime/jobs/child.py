@@ -104,6 +104,8 @@ def _as_load_error(error: Exception) -> H3Error:
     """`/ready` shows it: an OSError's own text would name a file of the server."""
     if isinstance(error, H3Error):
         return error
+    if isinstance(error, MemoryError):
+        return OutOfMemory("the host's memory is full", stage="loading")
     log.error("engine_load_bug", exc_info=error)
     why = error.strerror if isinstance(error, OSError) else str(error)
     return InternalError(f"the engine could not start: {type(error).__name__}: {why}")

@@ -51,7 +51,8 @@ class Loaded:
 
 @dataclass(frozen=True, slots=True)
 class LoadFailed:
-    """From the engine, its last word: it can't serve with what it was given."""
+    """From the engine, its last word: it can't serve with what it was given. `OutOfMemory` and `EngineDead` are no
+    fault of that: another process may fare better."""
 
     error: H3Error
 

@@ -1,4 +1,4 @@
-"""Ending a process together with everything it has started.
+"""Ending a process together with everything it has started, and asking the kernel whether it did so itself.
 
 The engine leads a session of its own; encoders that it starts may lead process groups of their own, so a signal to one
 group is not enough. On Linux the whole family is read from /proc; elsewhere the group is all that is known.
@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 PROC = Path("/proc")
+VMSTAT = PROC / "vmstat"
 
 
 def end_descendants(leader: int) -> None:
@@ -29,6 +30,15 @@ def end_family(leader: int) -> None:
     for pid in [leader, *relatives]:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
+
+
+def oom_kills(vmstat: Path = VMSTAT) -> int:
+    """Processes that the kernel has killed for want of memory since boot, in whatever container; 0 if unknown."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in vmstat.read_text().splitlines():
+            if line.startswith("oom_kill "):
+                return int(line.split()[1])
+    return 0
 
 
 def _family(leader: int) -> list[int]:

@@ -4,9 +4,10 @@ One thread owns the pipe and everything about the process; other threads leave a
 reads `state`, one frozen value that is replaced whole. Policy:
 
     silence    a process whose heartbeat stops, or a stage without progress within its limit, is killed with all that
-               it started; the job fails with `timeout`
-    death      the running job fails with `engine_dead`; the process is started again while the budget lasts, and jobs
-               that wait stay in line; beyond the budget, or when it can't load, `dead` for good, and they fail too
+               it started; the job fails with `engine_dead` or `timeout`
+    death      the running job fails with `engine_dead`, or `out_of_memory` if the kernel did it for want of memory; the
+               process is started again while the budget lasts, and jobs that wait stay in line; beyond the budget, or
+               when it can't load what it was given, `dead` for good, and they fail too
     drain      no new jobs; the running one may finish within its time, is then asked to stop, and at last killed
 
 The engine is named by a dotted string, so this side never imports it (architecture.md, The seams).
@@ -29,7 +30,7 @@ from typing import Any
 import structlog
 
 from h3runtime.core import EngineFacts, Progress
-from h3runtime.errors import EngineDead, H3Error, Interrupted, JobCancelled, JobError, JobTimeout
+from h3runtime.errors import EngineDead, H3Error, Interrupted, JobCancelled, JobError, JobTimeout, OutOfMemory
 from h3runtime.jobs.child import run_engine
 from h3runtime.jobs.messages import (
     Advanced,
@@ -43,7 +44,7 @@ from h3runtime.jobs.messages import (
     Stop,
     ToEngine,
 )
-from h3runtime.jobs.processes import end_family
+from h3runtime.jobs.processes import end_descendants, end_family, oom_kills
 from h3runtime.jobs.queue import JobQueue
 from h3runtime.settings import Settings
 
@@ -51,6 +52,8 @@ log = structlog.get_logger("h3runtime.supervisor")
 
 LOOK_SECONDS = 0.25
 """How often deadlines are looked at when nothing arrives."""
+FIRST_STAGE = "conditioning"
+"""Where a job is that has shown no sign of life yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +68,8 @@ class EngineRecipe:
 class Limits:
     """Seconds of silence that are allowed, and how often a process may be started again.
 
-    stages: by `Progress.stage`; until a job's first sign of life the limit of `conditioning` holds.
+    stages: by `Progress.stage`; until a job's first sign of life the limit of `conditioning` holds. `warming` is the
+    time of one warm-up shape. Loading has none: it is as slow as the disk is.
     heartbeat: the child beats once a second, but a native call that keeps the interpreter locked delays it.
     restarts: within `restart_window` seconds. stop_grace: from a request to stop until the kill. leave_grace: to close.
     """
@@ -79,18 +83,19 @@ class Limits:
 
     @classmethod
     def from_settings(cls, settings: Settings) -> Limits:
-        return cls(
-            {
-                "conditioning": settings.timeout_conditioning,
-                "sampling": settings.timeout_step,
-                "video_decode": settings.timeout_decode,
-                "audio_decode": settings.timeout_decode,
-                "mux": settings.timeout_mux,
-            }
-        )
+        stages = {
+            "conditioning": settings.timeout_conditioning,
+            "sampling": settings.timeout_step,
+            "video_decode": settings.timeout_decode,
+            "audio_decode": settings.timeout_decode,
+            "mux": settings.timeout_mux,
+        }
+        # A warm-up shape is a whole job that reports nothing until it is done.
+        stages["warming"] = sum(stages.values())
+        return cls(stages, restarts=settings.restarts, restart_window=settings.restart_window)
 
     def of_stage(self, stage: str) -> float | None:
-        return self.stages.get(stage, self.stages.get("conditioning"))
+        return self.stages.get(stage, self.stages.get(FIRST_STAGE))
 
 
 class EngineStatus(StrEnum):
@@ -230,9 +235,11 @@ class Supervisor:
             if self._sleep([process.connection], LOOK_SECONDS):
                 message = process.receive()
                 if message is None:
-                    return EngineDead(f"the engine process {process.how_it_ended()}")
-                if (end := self._hear(message)) is not None:
+                    return process.last_word()
+                if (end := self._hear(message, process)) is not None:
                     return end
+            elif process.is_silent_for_good():
+                return process.last_word()
             if (late := self._overdue(process)) is not None:
                 return late
         return None
@@ -258,20 +265,24 @@ class Supervisor:
         if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
             self._jobs_since_start += 1
             self._job = _Running(taken.id)
+            process.kills_before = oom_kills()
             process.send(Compute(taken.spec))
 
-    def _hear(self, message: FromEngine) -> H3Error | None:
+    def _hear(self, message: FromEngine, process: _EngineProcess) -> H3Error | None:
         """React to one message. Returns an error if the process must go."""
         match message:
             case Advanced(None, progress):
+                process.moved = time.monotonic()
                 self._loading(progress)
             case Advanced(job_id, progress) if self._job is not None and job_id == self._job.job_id:
                 self._job.advance(progress)
                 self._queue.progressed(job_id, progress)
             case Loaded(facts):
+                process.loaded = True
                 self._loaded(facts)
             case LoadFailed(error):
-                self._die(reason_of(error))
+                if not isinstance(error, EngineDead | OutOfMemory):
+                    self._die(reason_of(error))
                 return error
             case Made(job_id, clip):
                 self._job = None
@@ -289,7 +300,7 @@ class Supervisor:
         if isinstance(error, JobCancelled) and wish is not None:
             error = wish
         elif isinstance(error, JobError) and error.stage is None and job is not None:
-            error.stage, error.step = job.stage or None, job.step
+            error.stage, error.step = job.stage, job.step
         self._queue.failed(job_id, error)
         return None
 
@@ -299,8 +310,6 @@ class Supervisor:
             self._set(status=EngineStatus.WARMING)
 
     def _loaded(self, facts: EngineFacts) -> None:
-        assert self._process is not None
-        self._process.loaded = True
         self._jobs_since_start = 0
         cold = self._state.cold_start_seconds or time.monotonic() - self._began
         self._set(facts=facts, stage="ready", fraction=1.0, cold_start_seconds=cold)
@@ -315,11 +324,16 @@ class Supervisor:
             # It doesn't react to being asked, so whoever wanted it stopped gets it stopped.
             return self._stop_wishes[job.job_id]
         if job is not None and (limit := self._limits.of_stage(job.stage)) is not None and now - job.moved > limit:
-            where = f"the stage {job.stage or 'conditioning'} made no progress for {limit:g} s"
-            return JobTimeout(where, stage=job.stage or "conditioning", step=job.step)
+            return JobTimeout(f"the stage {job.stage} made no progress for {limit:g} s", stage=job.stage, step=job.step)
+        if (limit := self._limit_of_loading(process)) is not None and now - process.moved > limit:
+            stage = self._state.stage
+            return JobTimeout(f"the stage {stage} made no progress for {limit:g} s", stage=stage)
         if now - process.heard > self._limits.heartbeat:
             return EngineDead(f"the engine process gave no sign of life for {self._limits.heartbeat:g} s")
         return None
+
+    def _limit_of_loading(self, process: _EngineProcess) -> float | None:
+        return None if process.loaded else self._limits.stages.get(self._state.stage)
 
     def _bury(self, why: H3Error) -> None:
         """Settle the running job, then decide whether another process may be started."""
@@ -327,8 +341,8 @@ class Supervisor:
         if (job := self._job) is not None:
             self._job = None
             self._stop_wishes.pop(job.job_id, None)
-            if isinstance(why, EngineDead):
-                why = EngineDead(why.message, stage=job.stage or None, step=job.step)
+            if isinstance(why, EngineDead | OutOfMemory) and why.stage is None:
+                why.stage, why.step = job.stage, job.step
             self._queue.failed(job.job_id, why)
         if self._state.status is EngineStatus.DEAD or self._leaving.is_set():
             return
@@ -373,7 +387,7 @@ class _Running:
 
     def __init__(self, job_id: str) -> None:
         self.job_id = job_id
-        self.stage = ""
+        self.stage = FIRST_STAGE
         self.step: int | None = None
         self.moved = time.monotonic()
         self.stop_sent: float | None = None
@@ -394,7 +408,8 @@ class _EngineProcess:
         self._process.start()
         theirs.close()
         self.loaded = False
-        self.heard = time.monotonic()
+        self.heard = self.moved = time.monotonic()
+        self.kills_before = oom_kills()
 
     @property
     def pid(self) -> int:
@@ -417,23 +432,40 @@ class _EngineProcess:
         self.heard = time.monotonic()
         return message
 
-    def how_it_ended(self) -> str:
+    def is_silent_for_good(self) -> bool:
+        """Ended, with nothing left to read. The pipe says so too, unless a child of the dead still holds it."""
+        return self._process.exitcode is not None and not self.connection.poll()
+
+    def last_word(self) -> EngineDead | OutOfMemory:
+        """How it ended. `OutOfMemory` where the kernel has ended processes for that since the job began."""
         self._process.join(1.0)
         code = self._process.exitcode
-        if code is None:
-            return "closed its pipe"
-        if code < 0:
-            return f"was killed by {signal.Signals(-code).name}"
-        return f"ended with code {code}"
+        if code == -signal.SIGKILL and oom_kills() > self.kills_before:
+            return OutOfMemory("the engine process was killed by the kernel: the host's memory is full")
+        return EngineDead(f"the engine process {_how_it_ended(code)}")
 
     def leave(self, seconds: float) -> None:
         """Ask it to close, wait so long, then make sure that neither it nor anything it started is left."""
         if seconds > 0:
             self.send(Leave())
             self._process.join(seconds)
-        end_family(self.pid)
+        self.kill()
         self._process.join(2.0)
         self.connection.close()
 
     def kill(self) -> None:
-        end_family(self.pid)
+        if self._process.exitcode is None:
+            end_family(self.pid)
+        else:
+            # Reaped, so its number may be another program's; what it started still carries it as the session's.
+            end_descendants(self.pid)
+
+
+def _how_it_ended(code: int | None) -> str:
+    if code is None:
+        return "closed its pipe"
+    if code >= 0:
+        return f"ended with code {code}"
+    with suppress(ValueError):
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"was killed by signal {-code}"

@@ -31,11 +31,11 @@ def quiet() -> Iterator[None]:
 
 
 class Bench:
-    def __init__(self, folder: Path, engine: tuple[Any, ...], limits: Limits) -> None:
+    def __init__(self, folder: Path, engine: tuple[Any, ...], limits: Limits, factory: str) -> None:
         self.folders = Folders(Settings(data_dir=folder))
         self.table = JobTable()
         self.queue = JobQueue(self.table, self.folders, 16)
-        self.supervisor = Supervisor(EngineRecipe("tests.fake_engine:create", engine), self.queue, limits)
+        self.supervisor = Supervisor(EngineRecipe(factory, engine), self.queue, limits)
         self.count = 0
 
     def add(self, prompt: str, steps: int = 2) -> str:
@@ -63,9 +63,11 @@ class Bench:
 
 
 @contextmanager
-def bench(folder: Path, engine: tuple[Any, ...] = (), **limits: Any) -> Iterator[Bench]:
+def bench(
+    folder: Path, engine: tuple[Any, ...] = (), *, factory: str = "tests.fake_engine:create", **limits: Any
+) -> Iterator[Bench]:
     stages = dict.fromkeys(("conditioning", "sampling", "video_decode", "audio_decode", "mux"), 20.0)
-    found = Bench(folder, engine, Limits(**{"stages": stages, "stop_grace": 0.5} | limits))
+    found = Bench(folder, engine, Limits(**{"stages": stages, "stop_grace": 0.5} | limits), factory)
     found.supervisor.start()
     try:
         yield found
