@@ -3,9 +3,7 @@
     w[r, k] = E2M1(code[r, k]) * (tensor_scale * E4M3(scale[r, k // 16]))
 
 Both scales multiply. codes uint8 [N', K'/2]: the even column is the HIGH nibble. N', K' are N, K rounded up to 16; the
-scales are padded to [ru(N', 128), ru(K'/16, 4)] and stored in cuBLAS's order of 128x4 tiles: row r, block c is byte
-
-    ((r // 128) * CB + c // 4) * 512 + (r % 32) * 16 + (r % 128) // 32 * 4 + c % 4        CB = ceil(K'/16 / 4)
+scales are padded to [ru(N', 128), ru(K'/16, 4)] and stored in the order of `tiles`.
 
 Plain torch, any device; the definition that faster code is compared with. Fed by the linear backends (unpack) and by
 the synthesis of checkpoints (pack); it reads no files.
@@ -18,6 +16,8 @@ from functools import cache
 import torch
 from torch.nn import functional as F
 
+from h3runtime.quant import tiles
+from h3runtime.quant.slices import round_up, row_slices
 from h3runtime.quant.stored import Nvfp4Weight
 
 BLOCK = 16
@@ -25,20 +25,16 @@ E2M1_MAX = 6.0
 E4M3_MAX = 448.0
 VALUES = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0, -0.0, -0.5, -1.0, -1.5, -2.0, -3.0, -4.0, -6.0)
 """E2M1 by code; bit 3 is the sign (checkpoint-formats §3)."""
-TILE_ROWS, TILE_COLUMNS = 128, 4
-SLICE_ELEMENTS = 1 << 24
-"""Weights unpacked at a time: keeps the FP32 intermediate at 64 MiB whatever the layer."""
 
 
 def packed_shape(shape: tuple[int, int]) -> tuple[int, int]:
     """[N, K] -> shape of the codes."""
-    return _round_up(shape[0], 16), _round_up(shape[1], BLOCK) // 2
+    return round_up(shape[0], 16), round_up(shape[1], BLOCK) // 2
 
 
 def scale_shape(shape: tuple[int, int]) -> tuple[int, int]:
     """[N, K] -> shape of the block scales as stored."""
-    rows, columns = _round_up(shape[0], 16), _round_up(shape[1], BLOCK)
-    return _round_up(rows, TILE_ROWS), _round_up(columns // BLOCK, TILE_COLUMNS)
+    return tiles.tiled_shape(round_up(shape[0], 16), round_up(shape[1], BLOCK) // BLOCK)
 
 
 def quantize(weight: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> Nvfp4Weight:
@@ -57,7 +53,7 @@ def quantize(weight: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> 
     scale, total = _block_scales(blocks, tensor_scale)
     codes = _codes(blocks.float(), total.unsqueeze(-1)).reshape(padded.shape)
     packed = (codes[:, 0::2] << 4) | codes[:, 1::2]
-    return Nvfp4Weight(packed, swizzle(scale), tensor_scale, (rows, columns))
+    return Nvfp4Weight(packed, tiles.swizzle(scale), tensor_scale, (rows, columns))
 
 
 def _block_scales(blocks: torch.Tensor, tensor_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -77,22 +73,6 @@ def _codes(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
     for tie, up in ((0.75, True), (1.25, False), (1.75, True), (2.5, False), (3.5, True), (5.0, False)):
         code += (a >= tie) if up else (a > tie)
     return code | (torch.signbit(y).to(torch.uint8) << 3)
-
-
-def swizzle(scale: torch.Tensor) -> torch.Tensor:
-    """Block scales [N', K'/16] -> padded with zeros and in stored order, [ru(N', 128), ru(K'/16, 4)]."""
-    rows, columns = scale.shape
-    raw = F.pad(scale.view(torch.uint8), (0, -columns % TILE_COLUMNS, 0, -rows % TILE_ROWS))
-    tiles = raw.reshape(-1, 4, 32, raw.shape[1] // TILE_COLUMNS, TILE_COLUMNS)
-    return tiles.permute(0, 3, 2, 1, 4).reshape(raw.shape).view(torch.float8_e4m3fn)
-
-
-def unswizzle(stored: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-    """Stored order -> block scales [rows, columns], E4M3. Scales kept as raw U8 bytes are taken too."""
-    raw = stored.contiguous().view(torch.uint8)
-    tiles = raw.reshape(-1, raw.shape[1] // TILE_COLUMNS, 32, 4, TILE_COLUMNS)
-    natural = tiles.permute(0, 3, 2, 1, 4).reshape(raw.shape)
-    return natural[:rows, :columns].contiguous().view(torch.float8_e4m3fn)
 
 
 def dequantize(weight: Nvfp4Weight, dtype: torch.dtype) -> torch.Tensor:
@@ -120,14 +100,13 @@ def _unpack(weight: Nvfp4Weight, arithmetic: torch.dtype, dtype: torch.dtype) ->
     out = torch.empty(rows, columns, dtype=dtype, device=weight.codes.device)
     pairs = _pairs(arithmetic, weight.codes.device)
     tensor_scale = weight.tensor_scale.reshape(()).to(arithmetic)
-    step = max(SLICE_ELEMENTS // max(columns, 1) // TILE_ROWS, 1) * TILE_ROWS
-    for start in range(0, rows, step):
-        codes = weight.codes[start : start + step]
-        scale = unswizzle(weight.block_scale[start : start + step], codes.shape[0], codes.shape[1] * 2 // BLOCK)
+    for part in row_slices(rows, columns, tiles.TILE_ROWS):
+        codes = weight.codes[part]
+        stored = weight.block_scale[part.start : round_up(part.stop, tiles.TILE_ROWS)]
+        scale = tiles.unswizzle(stored, codes.shape[0], codes.shape[1] * 2 // BLOCK).view(torch.float8_e4m3fn)
         values = F.embedding(codes.int(), pairs).reshape(codes.shape[0], -1, BLOCK)
         values = values * (tensor_scale * scale.to(arithmetic)).unsqueeze(-1)
-        part = out[start : start + step]
-        part.copy_(values.flatten(1)[: part.shape[0], :columns])
+        out[part] = values.flatten(1)[:, :columns]
     return out
 
 
@@ -136,7 +115,3 @@ def _pairs(dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """[256, 2]: both values of every byte, high nibble first. Kept: to send them, the host waits for the device."""
     values = torch.tensor(VALUES, dtype=dtype, device=device)
     return torch.stack([values.repeat_interleave(16), values.repeat(16)], dim=1)
-
-
-def _round_up(value: int, to: int) -> int:
-    return -(-value // to) * to

@@ -7,7 +7,7 @@ from comfy_kitchen.backends import eager
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h3runtime.quant import nvfp4
+from h3runtime.quant import nvfp4, slices
 from h3runtime.quant.stored import Nvfp4Weight
 
 SIDES = st.integers(1, 300)
@@ -103,20 +103,6 @@ def test_ties_go_to_the_even_code(value: float, rounded: float) -> None:
     assert nvfp4.dequantize_fp32(nvfp4.quantize(weight, torch.tensor(1.0)))[0, 1] == rounded
 
 
-def test_the_swizzle_puts_every_scale_where_the_formula_says() -> None:
-    rows, columns = 300, 10
-    scale = torch.arange(rows * columns).remainder(251).to(torch.uint8).reshape(rows, columns)
-    stored = nvfp4.swizzle(scale.view(torch.float8_e4m3fn))
-    assert stored.shape == (384, 12)
-    flat = bits(stored).flatten()
-    for r in range(rows):
-        for c in range(columns):
-            at = ((r // 128) * 3 + c // 4) * 512 + (r % 32) * 16 + (r % 128) // 32 * 4 + c % 4
-            assert flat[at] == scale[r, c]
-    assert int(flat.long().sum()) == int(scale.long().sum()), "padding isn't zero"
-    assert torch.equal(bits(nvfp4.unswizzle(stored, rows, columns)), scale)
-
-
 def test_scales_kept_as_raw_bytes_are_the_same_scales() -> None:
     stored = nvfp4.quantize(random_weight(40, 40, 3))
     raw = Nvfp4Weight(stored.codes, bits(stored.block_scale), stored.tensor_scale, stored.shape)
@@ -143,7 +129,7 @@ def test_a_non_finite_weight_is_refused() -> None:
 def test_slices_don_t_show(monkeypatch: pytest.MonkeyPatch) -> None:
     stored = nvfp4.quantize(random_weight(400, 96, 5))
     whole = nvfp4.dequantize_fp32(stored)
-    monkeypatch.setattr(nvfp4, "SLICE_ELEMENTS", 128 * 96)
+    monkeypatch.setattr(slices, "SLICE_ELEMENTS", 128 * 96)
     assert torch.equal(nvfp4.dequantize_fp32(stored), whole)
 
 
