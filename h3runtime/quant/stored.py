@@ -96,7 +96,7 @@ class Mxfp8Weight:
     """E4M3 codes with one power-of-two scale per 32 (checkpoint-formats §2.5).
 
     codes:       float8_e4m3fn [ru(N,32), ru(K,32)].
-    block_scale: uint8 (E8M0 bytes) [ru(N',128), ru(K'/32,4)], swizzled like NVFP4's.
+    block_scale: uint8 or float8_e8m0fnu (E8M0 bytes) [ru(N',128), ru(K'/32,4)], swizzled like NVFP4's.
     """
 
     codes: torch.Tensor
@@ -110,7 +110,10 @@ class Mxfp8Weight:
 
 @dataclass(frozen=True, slots=True)
 class ConvrotInt4Weight:
-    """Packed signed 4-bit codes int8 [N, K/2] of a rotated weight, scale float32 [N] (checkpoint-formats §2.5)."""
+    """Signed 4-bit codes int8 [N, K/2] of a rotated weight, scale float32 [N] (checkpoint-formats §2.5).
+
+    convrot: group of the rotation, which this format always has; 256 where the marker names none.
+    """
 
     codes: torch.Tensor
     scale: torch.Tensor
@@ -126,30 +129,35 @@ class ConvrotInt4Weight:
 
 @dataclass(frozen=True, slots=True)
 class AsymInt4Weight:
-    """4-bit indices into a codebook, relative scales of 16 and a scale per row (checkpoint-formats §2.5).
+    """Codes into 16 levels, relative scales of `group` and a scale per row, rotated (checkpoint-formats §2.5).
 
-    codes: int8 [N, K/2]; relative_scale: float8_e4m3fn or float32 [N, K/16]; channel_scale: float32 [N];
-    codebook: float32 [16]; correction: [K/16, N] or None; convrot: group of a rotation, or None.
+    codes:          int8 [N, K/2], or [N, 3K/4] for 6-bit codes (see `asym_w4a8`).
+    relative_scale: float8_e4m3fn (or its uint8 bytes) or float32 [N, K/group].
+    channel_scale:  float32 [N].
+    codebook:       float32 [16] ascending, or None for evenly spaced levels.
+    correction:     [K/group, N], or None.
+    convrot:        group of the rotation, which this format always has; 256 where the marker names none.
     """
 
     codes: torch.Tensor
     relative_scale: torch.Tensor
     channel_scale: torch.Tensor
-    codebook: torch.Tensor
+    codebook: torch.Tensor | None
     correction: torch.Tensor | None = None
-    convrot: int | None = None
+    convrot: int = 256
     bias: torch.Tensor | None = None
     full_precision: bool = False
+    group: int = 16
     format: str = "asym_w4a8_int8"
 
     @property
     def shape(self) -> tuple[int, int]:
-        return self.codes.shape[0], self.codes.shape[1] * 2
+        return self.relative_scale.shape[0], self.relative_scale.shape[1] * self.group
 
 
 @dataclass(frozen=True, slots=True)
 class AwqInt4Weight:
-    """Packed unsigned 4-bit codes int8 [N, K/2], scale and zeros [K/G, N] (checkpoint-formats §2.5)."""
+    """Unsigned 4-bit codes int8 [N, K/2], scale and zeros floating [K/G, N] (checkpoint-formats §2.5)."""
 
     codes: torch.Tensor
     scale: torch.Tensor
