@@ -40,14 +40,14 @@ def serve(settings: Settings, factory: str = ENGINE) -> int:
     factory: `package.module:function` of the engine; it gets the settings and how many threads it may use.
     """
     _configure_logs(settings)
-    listener = _listen(settings.host, settings.port)
-    with listener:
-        service = Service(settings, EngineRecipe(factory, (settings, engine_threads())))
-        try:
+    # The folder before the address: with both taken, the server that holds the folder is the one to name.
+    service = Service(settings, EngineRecipe(factory, (settings, engine_threads())))
+    try:
+        with _listen(settings.host, settings.port) as listener:
             _Server(service).run(sockets=[listener])
-        finally:
-            service.supervisor.kill()
-            service.close()
+    finally:
+        service.supervisor.kill()
+        service.close()
     log.info("stopped")
     return 0
 

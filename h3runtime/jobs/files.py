@@ -1,6 +1,6 @@
 """Where a server keeps its files, and who may use the folder.
 
-    <data>/lock        held while a server runs: a second one on the same folder refuses to start
+    <data>/lock        held while a server runs (`lock`)
     <data>/inputs/ID/  what a job was given; gone when it ends
     <data>/tmp/        uploads on their way in, and each job's scratch folder; emptied at start
     <outputs>/         finished clips, under the names that requests chose
@@ -11,12 +11,11 @@ where that isn't the data folder's, scratch lies in a dotted folder beside the c
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from pathlib import Path
 
-from h3runtime.errors import Offence, SettingsError
+from h3runtime.jobs.lock import DataLock, unusable
 from h3runtime.settings import Settings
 
 FAR_SCRATCH = ".h3runtime-tmp"
@@ -30,8 +29,12 @@ class Folders:
         self.inputs = settings.data_dir / "inputs"
         self.tmp = settings.data_dir / "tmp"
         self._floor = settings.disk_floor_bytes
-        self._lock = _take_lock(settings.data_dir)
-        self._scratch = self._open()
+        self._lock = DataLock(_make(settings.data_dir))
+        try:
+            self._scratch = self._open()
+        except BaseException:
+            self._lock.close()
+            raise
 
     def scratch_of(self, job_id: str) -> Path:
         return self._scratch / job_id
@@ -57,7 +60,7 @@ class Folders:
         return self.free_bytes() < self._floor
 
     def close(self) -> None:
-        os.close(self._lock)
+        self._lock.close()
 
     def _open(self) -> Path:
         """Make the folders, throw away what an earlier server left, and settle where scratch lies."""
@@ -80,23 +83,7 @@ def _make(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unusable(folder, error.strerror or str(error)) from error
+        raise unusable(folder, error.strerror or str(error)) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise _unusable(folder, "it can't be written to")
+        raise unusable(folder, "it can't be written to")
     return folder
-
-
-def _take_lock(data_dir: Path) -> int:
-    path = _make(data_dir) / "lock"
-    lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(lock)
-        raise _unusable(data_dir, "another server uses it") from error
-    return lock
-
-
-def _unusable(folder: Path, why: str) -> SettingsError:
-    message = f"the folder {folder} can't be used: {why}"
-    return SettingsError(message, [Offence("H3_DATA_DIR", message, "a folder of its own that can be written to")])

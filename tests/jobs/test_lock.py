@@ -1,0 +1,93 @@
+"""One server a data folder, whoever asks and however the first one ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from h3runtime.errors import SettingsError
+from h3runtime.jobs.lock import NAME, DataLock
+from tests.api.test_serve import served
+
+PATIENCE = 30
+
+
+def second_server(folder: Path, port: int) -> subprocess.CompletedProcess[str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("H3_")}
+    command = [sys.executable, "-m", "h3runtime", "serve", "--port", str(port), "--data-dir", str(folder)]
+    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=PATIENCE, check=False)
+
+
+def test_a_second_server_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
+    with served(tmp_path) as first:
+        port = int(str(first.client.base_url).rstrip("/").rpartition(":")[2])
+        for wish in (0, port):
+            refused = second_server(tmp_path, wish)
+            assert (refused.returncode, refused.stdout) == (1, "")
+            assert f"pid {first.popen.pid}" in refused.stderr and str(tmp_path) in refused.stderr
+            assert len(refused.stderr.splitlines()) <= 2, refused.stderr
+        assert first.client.get("/ready").status_code == 200
+
+
+def test_a_killed_server_s_folder_can_be_used_at_once(tmp_path: Path) -> None:
+    """The engine is stopped meanwhile: it must not hold what its server held."""
+    with served(tmp_path) as first:
+        engine = first.engine_pid()
+        os.kill(engine, signal.SIGSTOP)
+        try:
+            first.popen.kill()
+            first.popen.wait(PATIENCE)
+            DataLock(tmp_path).close()
+        finally:
+            os.kill(engine, signal.SIGKILL)
+    with served(tmp_path) as second:
+        assert (tmp_path / NAME).read_text() == f"{second.popen.pid}\n"
+
+
+def test_the_lock_goes_and_comes_within_one_process(tmp_path: Path) -> None:
+    lock = DataLock(tmp_path)
+    with pytest.raises(SettingsError, match=rf"another server \(pid {os.getpid()}\) uses it") as caught:
+        DataLock(tmp_path)
+    assert [offence.field for offence in caught.value.offences] == ["H3_DATA_DIR"]
+    lock.close()
+    lock.close()
+    DataLock(tmp_path).close()
+
+
+@pytest.mark.parametrize("left", ["", "garbage", "12345678901\n"])
+def test_a_file_that_was_left_is_no_obstacle(tmp_path: Path, left: str) -> None:
+    (tmp_path / NAME).write_text(left)
+    lock = DataLock(tmp_path)
+    assert (tmp_path / NAME).read_text() == f"{os.getpid()}\n"
+    lock.close()
+
+
+def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
+    lock = DataLock(tmp_path)
+    with subprocess.Popen(["sleep", "30"], close_fds=False) as child:
+        lock.close()
+        try:
+            DataLock(tmp_path).close()
+        finally:
+            child.kill()
+
+
+def test_a_lock_that_can_t_be_opened_is_typed(tmp_path: Path) -> None:
+    (tmp_path / NAME).mkdir()
+    with pytest.raises(SettingsError, match="its lock can't be opened: is a directory"):
+        DataLock(tmp_path)
+
+
+def test_a_taken_port_leaves_the_folder_free(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        refused = second_server(tmp_path, taken.getsockname()[1])
+    assert refused.returncode == 1 and "can't listen" in refused.stderr
+    DataLock(tmp_path).close()
