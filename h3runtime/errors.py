@@ -29,6 +29,7 @@
         ├── JobTimeout                    timeout             a stage made no progress within its limit
         ├── JobDiskFull                   disk_full
         ├── Interrupted                   interrupted
+        ├── CheckpointChanged             checkpoint_changed  other weights are loaded than it was admitted under
         ├── JobCancelled                  cancelled
         └── EngineDead                    engine_dead
 
@@ -190,6 +191,10 @@ class JobDiskFull(JobError):
 
 class Interrupted(JobError):
     code, title = "interrupted", "The job was interrupted"
+
+
+class CheckpointChanged(JobError):
+    code, title = "checkpoint_changed", "The checkpoint changed"
 
 
 class JobCancelled(JobError):

@@ -59,7 +59,7 @@ class Admission:
         spec = self._spec(job_id, read.body, resolved, pictures, delivery.request)
         with self._queue.promise_outputs(outputs_of(spec), read.body.overwrite):
             spec.scratch.mkdir(parents=True, exist_ok=True)
-            return self._queue.admit(spec, tuple(verdict.warnings))
+            return self._queue.admit(spec, tuple(verdict.warnings), facts.checkpoint)
 
     def _open_pictures(
         self, job_id: str, read: ReadBody, delivery: Delivery, faults: _Faults

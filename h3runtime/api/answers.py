@@ -175,7 +175,7 @@ CODECS = {
 }
 
 
-def job_answer(job: Job, facts: EngineFacts | None) -> JobAnswer:
+def job_answer(job: Job) -> JobAnswer:
     """The job as its client sees it now."""
     spec, clip = job.spec, job.clip
     output = _output_answer(job)
@@ -204,7 +204,7 @@ def job_answer(job: Job, facts: EngineFacts | None) -> JobAnswer:
         attention=clip.attention if clip else spec.attention,
         linear=clip.linear if clip else spec.linear,
         quality=None,
-        checkpoint=facts.checkpoint if facts else None,
+        checkpoint=job.checkpoint,
         version=__version__,
         prompt=spec.prompt,
         warnings=[*job.warnings, *(clip.warnings if clip else ())],
@@ -247,7 +247,7 @@ def ready_answer(state: EngineState, disk_full: bool, queue_depth: int, settings
         codecs=CODECS,
         limits=_limits(settings),
         startup=_startup(state, facts) if facts else {},
-        warnings=list(facts.warnings) if facts else [],
+        warnings=[*(facts.warnings if facts else ()), *state.warnings],
         queue_depth=queue_depth,
         restarts=state.restarts,
         version=__version__,

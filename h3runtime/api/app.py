@@ -82,7 +82,7 @@ def create_app(service: Service) -> FastAPI:
 
 def _add_jobs(app: FastAPI, service: Service) -> None:
     def answered(job: Job, status: int = 200) -> JSONResponse:
-        body = job_answer(job, service.state.facts).model_dump(mode="json")
+        body = job_answer(job).model_dump(mode="json")
         return JSONResponse(body, status, {"Location": f"/jobs/{job.id}"})
 
     @app.post(
@@ -109,19 +109,19 @@ def _add_jobs(app: FastAPI, service: Service) -> None:
     ) -> PageAnswer:
         """Jobs, newest first; `after` is the id of the last one already seen."""
         jobs, has_more = service.table.page(limit, after)
-        return PageAnswer(data=[job_answer(job, service.state.facts) for job in jobs], has_more=has_more)
+        return PageAnswer(data=[job_answer(job) for job in jobs], has_more=has_more)
 
     @_get(app, "/jobs/{job_id}", tags=["jobs"], operation_id="get_job")
     async def get_job(job_id: str) -> JobAnswer:
         """A job as it is now."""
-        return job_answer(service.table.get(job_id), service.state.facts)
+        return job_answer(service.table.get(job_id))
 
     @app.post("/jobs/{job_id}/cancel", tags=["jobs"], operation_id="cancel_job")
     async def cancel_job(job_id: str) -> JobAnswer:
         """Stop a job at its next step, or take it out of the line. Of no effect after its end."""
         service.table.get(job_id)
         service.supervisor.cancel(job_id)
-        return job_answer(service.table.get(job_id), service.state.facts)
+        return job_answer(service.table.get(job_id))
 
     @_get(app, "/jobs/{job_id}/content", tags=["jobs"], operation_id="get_content", response_class=FileResponse)
     async def get_content(job_id: str, request: Request, variant: Annotated[int, Query(ge=0)] = 0) -> Response:

@@ -19,6 +19,7 @@ import structlog
 
 from h3runtime.core import LATENTS_SUFFIX, STEPS_SUFFIX, BackendChoice, Clip, EngineFacts, GenerateSpec, Progress
 from h3runtime.errors import (
+    CheckpointChanged,
     Draining,
     H3Error,
     Interrupted,
@@ -82,11 +83,14 @@ class JobQueue:
             with self._changed:
                 self._promised -= outputs
 
-    def admit(self, spec: GenerateSpec, warnings: tuple[str, ...]) -> Job:
-        """Put a job in line. Its outputs must have been promised. `Draining`, `QueueFull` if there is no room."""
+    def admit(self, spec: GenerateSpec, warnings: tuple[str, ...], checkpoint: str | None = None) -> Job:
+        """Put a job in line. Its outputs must have been promised. `Draining`, `QueueFull` if there is no room.
+
+        checkpoint: what the client was told is loaded; None for whatever will be.
+        """
         with self._changed:
             self.check_room()
-            job = Job(spec, warnings, progress=Progress("queued", steps=spec.sampling.steps))
+            job = Job(spec, warnings, progress=Progress("queued", steps=spec.sampling.steps), checkpoint=checkpoint)
             self.table.add(job)
             self._waiting.append(job.id)
         self.on_waiting()
@@ -115,7 +119,9 @@ class JobQueue:
     # For the supervisor.
 
     def take(self, facts: EngineFacts, first: bool) -> Job | None:
-        """The next job, now `running`; None if nothing waits or one is computing."""
+        """The next job, now `running`; None if nothing waits or one is computing. Those that were admitted under another
+        checkpoint than the loaded one fail: the same request would make another clip."""
+        self._hold_to(facts.checkpoint)
         with self._changed:
             if self._running is not None or not self._waiting:
                 return None
@@ -149,6 +155,18 @@ class JobQueue:
                     return
                 job_id = self._waiting.popleft()
             self.failed(job_id, error)
+
+    def _hold_to(self, checkpoint: str) -> None:
+        changed = []
+        with self._changed:
+            for job in [self.table.get(job_id) for job_id in self._waiting]:
+                if job.checkpoint is None:
+                    self.table.change(job.id, checkpoint=checkpoint)
+                elif job.checkpoint != checkpoint:
+                    self._waiting.remove(job.id)
+                    changed.append(job)
+        for job in changed:
+            self.failed(job.id, CheckpointChanged(f"admitted under {job.checkpoint}, but {checkpoint} is loaded now"))
 
     def _end(self, job_id: str, status: Status, **changes: Any) -> None:
         self.folders.forget(job_id)

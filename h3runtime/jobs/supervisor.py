@@ -111,7 +111,8 @@ class EngineStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """The engine as seen from outside. facts: of the last successful load. reason: why it isn't ready."""
+    """The engine as seen from outside. facts: of the last successful load. reason: why it isn't ready. warnings: what
+    happened to it since the server began."""
 
     status: EngineStatus = EngineStatus.LOADING
     stage: str = "starting"
@@ -120,6 +121,7 @@ class EngineState:
     facts: EngineFacts | None = None
     cold_start_seconds: float | None = None
     restarts: int = 0
+    warnings: tuple[str, ...] = ()
 
 
 class Supervisor:
@@ -312,10 +314,19 @@ class Supervisor:
     def _loaded(self, facts: EngineFacts) -> None:
         self._jobs_since_start = 0
         cold = self._state.cold_start_seconds or time.monotonic() - self._began
+        self._tell_change(facts)
         self._set(facts=facts, stage="ready", fraction=1.0, cold_start_seconds=cold)
         self._set_unless_draining(EngineStatus.READY, "")
         self.on_loaded(facts)
         log.info("engine_ready", device=facts.device, cold_start_seconds=cold)
+
+    def _tell_change(self, facts: EngineFacts) -> None:
+        """Files may be replaced while the server runs; a new engine process reads the new ones."""
+        before = self._state.facts.checkpoint if self._state.facts else facts.checkpoint
+        if before != facts.checkpoint:
+            log.warning("checkpoint_changed", before=before, now=facts.checkpoint)
+            told = f"the checkpoint changed while the server ran: it was {before}, it is {facts.checkpoint}"
+            self._set(warnings=(told,))
 
     def _overdue(self, process: _EngineProcess) -> H3Error | None:
         now = time.monotonic()

@@ -37,7 +37,10 @@ class Status(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request and what became of it. Times are UTC; `error` is set when it failed, `clip` when it succeeded."""
+    """One request and what became of it. Times are UTC; `error` is set when it failed, `clip` when it succeeded.
+
+    checkpoint: `EngineFacts.checkpoint` it was admitted under, or the first one loaded after that. It never changes.
+    """
 
     spec: GenerateSpec
     warnings: tuple[str, ...] = ()
@@ -49,6 +52,7 @@ class Job:
     clip: Clip | None = None
     error: H3Error | None = None
     first_after_start: bool = False
+    checkpoint: str | None = None
 
     @property
     def id(self) -> str:

@@ -68,11 +68,16 @@ class Running:
 
 @contextmanager
 def running(
-    folder: Path, engine: tuple[Any, ...] = (), limits: Limits | None = None, ready: bool = True, **settings: Any
+    folder: Path,
+    engine: tuple[Any, ...] = (),
+    limits: Limits | None = None,
+    ready: bool = True,
+    recipe: EngineRecipe | None = None,
+    **settings: Any,
 ) -> Iterator[Running]:
     service = Service(
         Settings(**{"data_dir": folder, "disk_floor_bytes": 0} | settings),
-        EngineRecipe("tests.fake_engine:create", engine),
+        recipe or EngineRecipe("tests.fake_engine:create", engine),
         limits,
     )
     config = uvicorn.Config(create_app(service), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
