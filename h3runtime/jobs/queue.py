@@ -119,8 +119,10 @@ class JobQueue:
     # For the supervisor.
 
     def take(self, facts: EngineFacts, first: bool) -> Job | None:
-        """The next job, now `running`; None if nothing waits or one is computing. Those that were admitted under another
-        checkpoint than the loaded one fail: the same request would make another clip."""
+        """The next job, now `running`; None if nothing waits or one is computing.
+
+        Those that were admitted under another checkpoint than the loaded one fail: they would make another clip.
+        """
         self._hold_to(facts.checkpoint)
         with self._changed:
             if self._running is not None or not self._waiting:
