@@ -67,7 +67,11 @@ def dequantize_fp32(weight: Fp8Weight) -> torch.Tensor:
 
 
 def dequantize_kitchen(weight: Fp8Weight, dtype: torch.dtype) -> torch.Tensor:
-    """[N, K], bit for bit as comfy-kitchen's eager path: codes and scale cast to `dtype` and multiplied there."""
+    """[N, K], bit for bit as comfy-kitchen's eager path: codes and scale cast to `dtype` and multiplied there.
+
+    Relative L2 to FP32 in BF16, measured over 20 random weights: this one 1.1e-3 to 3.3e-3, the single cast of
+    `dequantize` 1.1e-3 to 2.0e-3 (how the scale happens to round decides).
+    """
     return _unpack(weight, dtype, dtype)
 
 

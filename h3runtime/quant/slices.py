@@ -17,7 +17,8 @@ def row_slices(rows: int, columns: int, multiple: int = 1) -> Iterator[slice]:
     As equal as can be: a matrix product over a handful of rows may add in another order than over many.
     """
     most = max(SLICE_ELEMENTS // max(columns, 1) // multiple, 1) * multiple
-    step = round_up(-(-rows // max(-(-rows // most), 1)), multiple)
+    count = max(-(-rows // most), 1)
+    step = round_up(max(-(-rows // count), 1), multiple)
     for start in range(0, rows, step):
         yield slice(start, min(start + step, rows))
 

@@ -9,29 +9,15 @@ from hypothesis import strategies as st
 
 from h3runtime.quant import nvfp4, slices
 from h3runtime.quant.stored import Nvfp4Weight
+from tests.quant.samples import DTYPES, NON_FINITE, bits, random_weight
 
 SIDES = st.integers(1, 300)
-DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
-
-
-def random_weight(rows: int, columns: int, seed: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """Values over several orders of magnitude, some of them exactly 0, as well as whole zero blocks."""
-    generator = torch.Generator().manual_seed(seed)
-    weight = torch.randn(rows, columns, generator=generator)
-    weight *= torch.exp2(torch.randint(-9, 3, (rows, 1), generator=generator).float())
-    weight[torch.rand(rows, columns, generator=generator) < 0.1] = 0.0
-    weight[:, : 16 * int(torch.randint(0, 2, (), generator=generator))] = 0.0
-    return weight.to(dtype)
 
 
 def kitchen_dequantize(stored: Nvfp4Weight, dtype: torch.dtype) -> torch.Tensor:
     rows, columns = stored.shape
     whole = eager.dequantize_nvfp4(stored.codes, stored.tensor_scale, stored.block_scale, output_type=dtype)
     return whole[:rows, :columns].contiguous()
-
-
-def bits(x: torch.Tensor) -> torch.Tensor:
-    return x.contiguous().view({1: torch.uint8, 2: torch.int16, 4: torch.int32}[x.element_size()])
 
 
 @settings(max_examples=60, deadline=None)
@@ -121,9 +107,10 @@ def test_a_stale_tensor_scale_saturates() -> None:
     assert nvfp4.dequantize_fp32(stored)[0, 0] == pytest.approx(2.688)
 
 
-def test_a_non_finite_weight_is_refused() -> None:
+@pytest.mark.parametrize("value", NON_FINITE)
+def test_a_non_finite_weight_is_refused(value: float) -> None:
     with pytest.raises(ValueError, match="non-finite"):
-        nvfp4.quantize(torch.tensor([[float("nan")] * 16]))
+        nvfp4.quantize(torch.tensor([[value] + [1.0] * 15]))
 
 
 def test_slices_don_t_show(monkeypatch: pytest.MonkeyPatch) -> None:
