@@ -1,8 +1,9 @@
 """The reference linear: whatever the storage, cast or dequantise to the activation's dtype, then one plain matmul.
 
-Weights stay resident exactly as the file stores them. NVFP4 is decoded in FP32 and cast once to the activation's dtype;
-an AWQ `pre_quant_scale` multiplies the activation first, in the activation's dtype (checkpoint-formats §3). Activations
-are never quantised, so a static `input_scale` has no part in it.
+Weights stay resident exactly as the file stores them. Every quantised format is decoded in FP32, rotated back where the
+file is rotated, and cast once to the activation's dtype; an AWQ `pre_quant_scale` multiplies the activation first, in
+the activation's dtype (checkpoint-formats §3). Activations are never quantised, so a stored `input_scale` and a
+marker's `full_precision_matrix_mult` change nothing here: what the latter asks for is all that this backend does.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ from h3runtime.quant.stored import (
 
 
 class DequantLinear:
+    """Weights only: `full_precision` and `input_scale` of a stored weight have no effect."""
+
     name = "dequant"
     grade = "reference"
 
