@@ -6,6 +6,7 @@ Read by `load`. Patterns are shell patterns over names without prefix (`*` cross
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 
 import torch
 
@@ -14,33 +15,28 @@ from h3runtime.errors import Offence, SettingsError
 
 @dataclass(frozen=True, slots=True)
 class LoadRule:
-    """cast:     the dtype everything floating becomes, or None: kept as stored.
-    optional:  names the model has, never uses, and the file may lack; zeros stand in.
-    ignored:   names the file may have that the model has no use for.
-    nvfp4, int8_rows: layers that may be stored so.
+    """cast:    the dtype everything plain and floating becomes, or None: kept as stored. Quantised parts always are.
+    ignored: names that file and model may have and that nothing reads: neither judged nor loaded.
     """
 
     cast: torch.dtype | None = None
-    optional: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
-    nvfp4: tuple[str, ...] = ()
-    int8_rows: tuple[str, ...] = ()
+
+    def ignores(self, name: str) -> bool:
+        return any(fnmatchcase(name, pattern) for pattern in self.ignored)
 
 
-TRANSFORMER = LoadRule(
-    ignored=("blocks.*.attn.to_gate_compress.*",),
-    nvfp4=("blocks.*", "token_refiner.blocks.*"),
-)
-"""Stored dtypes are kept: BF16 or NVFP4 linears, F32 islands, F16 or BF16 AdaLN (checkpoint-formats §2.3, §4.2).
+TRANSFORMER = LoadRule(ignored=("blocks.*.attn.to_gate_compress.*",))
+"""Stored dtypes are kept: F32 islands, F16 or BF16 AdaLN, any format for any linear (checkpoint-formats §2.3, §2.6).
 `to_gate_compress` belongs to sparse attention and is unused by a dense forward (dit-contract §1.2)."""
 
-TEXT_ENCODER = LoadRule(nvfp4=("model.layers.*",), int8_rows=("model.embed_tokens",))
+TEXT_ENCODER = LoadRule()
 """Stored dtypes are kept (checkpoint-formats §5.1)."""
 
-AUDIO_VAE = LoadRule(cast=torch.float32, optional=("logs_proj.*",), ignored=("logs_proj.*",))
+AUDIO_VAE = LoadRule(cast=torch.float32, ignored=("logs_proj.*",))
 """FP32 only (conditioning contract §5.1); `logs_proj` is never used (§5.2)."""
 
-_VIDEO_VAE = LoadRule(optional=("decoder.mask_token",), ignored=("decoder.mask_token",))
+_VIDEO_VAE = LoadRule(ignored=("decoder.mask_token",))
 VAE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 

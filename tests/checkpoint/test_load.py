@@ -4,6 +4,7 @@ import json
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,13 +17,22 @@ from h3runtime.backends.linear.embedding import Int8Embedding
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import LoadReport, load_module
 from h3runtime.checkpoint.rules import AUDIO_VAE, TRANSFORMER, LoadRule, vae_dtype, video_vae
-from h3runtime.checkpoint.storage import INT8_ROWS_MARKER, NVFP4_MARKER, Storage, marker_tensor, pack
+from h3runtime.checkpoint.storage import (
+    INT8_ROWS,
+    INT8_ROWS_MARKER,
+    NVFP4,
+    NVFP4_MARKER,
+    Scheme,
+    Storage,
+    marker_tensor,
+    pack,
+)
 from h3runtime.errors import CheckpointError, SettingsError
 from h3runtime.quant import int8, nvfp4
 from tests.checkpoint.conftest import Write
 
 CPU = torch.device("cpu")
-RULE = LoadRule(nvfp4=("fc*",), int8_rows=("embed",), ignored=("extra.*",), optional=("unused",))
+RULE = LoadRule(ignored=("extra.*", "unused"))
 
 
 class Toy(nn.Module):
@@ -68,7 +78,9 @@ def refused(path: Path, rule: LoadRule = RULE) -> CheckpointError:
 
 
 QUANTISED = Storage(
-    torch.bfloat16, (("table", torch.float32),), nvfp4=("fc?",), int8_rows=("embed",), pre_quant=("fc2",)
+    torch.bfloat16,
+    (("table", torch.float32),),
+    (("fc2", Scheme("nvfp4", pre_quant=True)), ("fc?", NVFP4), ("embed", INT8_ROWS)),
 )
 
 
@@ -84,7 +96,8 @@ def test_a_plain_file_arrives_as_stored(write: Write) -> None:
         and module.fc1.resident.weight.dtype is torch.float16
     )
     assert torch.equal(module.fc1.resident.bias, stored["fc1.bias"])
-    for name in ("embed.weight", "norm.weight", "conv.weight", "table", "unused"):
+    assert module.unused is None
+    for name in ("embed.weight", "norm.weight", "conv.weight", "table"):
         found = module.state_dict()[name]
         assert found.dtype is torch.bfloat16 and torch.equal(found, stored[name])
     assert not any(p.requires_grad for p in module.parameters())
@@ -106,7 +119,7 @@ def test_a_quantised_file_computes_what_its_weights_say(write: Write) -> None:
     fc2 = nvfp4.dequantize_fp32(nvfp4.quantize(plain["fc2.weight"] / scale))
     x = torch.randn(2, 48, generator=torch.Generator().manual_seed(9))
     assert torch.equal(module.fc2(x), nn.functional.linear(x * scale, fc2))
-    assert report.format == "nvfp4"
+    assert report.format == "nvfp4_awq+int8"
 
 
 def test_metadata_markers_do_what_tensor_markers_do(write: Write) -> None:
@@ -181,12 +194,11 @@ def test_bare_fp8_is_a_plain_number(write: Write) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
 def test_a_cast_reaches_every_floating_tensor(write: Write, dtype: torch.dtype) -> None:
-    rule = LoadRule(cast=dtype, optional=("unused",))
+    rule = LoadRule(cast=dtype, ignored=("unused",))
     stored = {n: t.to(torch.bfloat16) for n, t in weights().items() if n != "unused"}
     module, _ = load(write(stored), rule=rule)
     assert {t.dtype for t in module.state_dict().values()} == {dtype}
     assert module.fc1.resident.weight.dtype is module.fc1.resident.bias.dtype is dtype
-    assert torch.equal(module.unused, torch.zeros(3, dtype=dtype))
 
 
 def test_ignored_names_may_be_there(write: Write) -> None:
@@ -259,11 +271,11 @@ def spoilt() -> Iterator[tuple[str, dict[str, torch.Tensor], str, str]]:
     yield "marker isn't JSON", but(fc1__comfy_quant=marker(b"nvfp4")), "fc1.comfy_quant", "isn't JSON"
     yield "marker is a list", but(fc1__comfy_quant=marker(b"[]")), "fc1.comfy_quant", "isn't a JSON object"
     yield "marker isn't bytes", but(fc1__comfy_quant=torch.zeros(19)), "fc1.comfy_quant", "one-dimensional U8"
-    yield "unknown format", but(fc1__comfy_quant=marker(b'{"format": "mxfp8"}')), "fc1", "mxfp8"
+    yield "unknown format", but(fc1__comfy_quant=marker(b'{"format": "nf4"}')), "fc1", "nf4, which isn't supported"
     convrot = marker(b'{"format": "int8_tensorwise", "convrot": true, "convrot_groupsize": 256}')
-    yield "convrot", but(fc1__comfy_quant=convrot), "fc1", r"int8_tensorwise\+convrot"
+    yield "convrot of another size", but(embed__comfy_quant=convrot), "embed.comfy_quant", "convrot_groupsize 256"
     nested = marker(b'{"format": "int8_tensorwise", "params": {"convrot": true, "convrot_groupsize": 64}}')
-    yield "nested convrot", but(embed__comfy_quant=nested), "embed", r"int8_tensorwise\+convrot"
+    yield "nested convrot", but(embed__comfy_quant=nested), "embed.comfy_quant", "convrot_groupsize 64"
     yield "no scale", but(fc1__weight_scale=None), "fc1.weight_scale", "is missing"
     yield "no second scale", but(fc1__weight_scale_2=None), "fc1.weight_scale_2", "is missing"
     yield "no int8 scale", but(embed__weight_scale=None), "embed.weight_scale", "is missing"
@@ -277,7 +289,6 @@ def spoilt() -> Iterator[tuple[str, dict[str, torch.Tensor], str, str]]:
     yield "int8 linear", but(fc1__comfy_quant=marker(INT8_ROWS_MARKER)), "fc1.weight", "dtype uint8"
     yield "marker for nothing", but(gone__comfy_quant=marker(NVFP4_MARKER)), "gone.comfy_quant", "isn't in the file"
     yield "other layer", but(fc1__weight=torch.zeros(64, 16, dtype=torch.uint8)), "fc1.weight", r"has shape \[64, 32\]"
-    yield "legacy fp8", but(scaled_fp8=torch.zeros(2, dtype=torch.float8_e4m3fn)), "scaled_fp8", "legacy fp8"
     fp8 = {"fc2.weight": torch.zeros(32, 48).to(torch.float8_e4m3fn), "fc2.weight_scale": torch.tensor(1.0)}
     yield "fp8 with a scale", {**weights(), **fp8}, "fc2.weight", "no marker"
     yield "nan scale", but(fc1__weight_scale_2=torch.tensor(float("nan"))), "fc1.weight_scale_2", "isn't finite"
@@ -302,17 +313,19 @@ def test_a_spoilt_layer_is_named(write: Write, stored: dict[str, torch.Tensor], 
 
 
 def test_a_format_in_the_wrong_place_is_refused(write: Write) -> None:
-    error = refused(write(pack(weights(), QUANTISED)), LoadRule(nvfp4=("fc1",), int8_rows=("embed",)))
-    (offence,) = error.offences
-    assert offence.field == "fc2" and "nvfp4" in offence.message and "there" in offence.message
+    stored = pack(weights(), replace(QUANTISED, layers=(("fc?", NVFP4), ("embed", NVFP4))))
+    (offence,) = refused(write(stored)).offences
+    assert offence.field == "embed" and "nvfp4" in offence.message and "there" in offence.message
+    assert offence.legal == "plain, int8_tensorwise"
 
 
-def test_all_layers_of_an_unsupported_format_are_listed(write: Write) -> None:
+def test_all_layers_of_an_unknown_format_are_listed(write: Write) -> None:
     stored = pack(weights(), QUANTISED)
     for layer in ("fc1", "fc2"):
-        stored[f"{layer}.comfy_quant"] = marker_tensor(b'{"format": "awq_w4a16"}')
+        stored[f"{layer}.comfy_quant"] = marker_tensor(b'{"format": "nf4"}')
     error = refused(write(stored))
-    assert [o.field for o in error.offences] == ["fc1", "fc2"] and error.message.count("awq_w4a16") == 2
+    assert [o.field for o in error.offences] == ["fc1", "fc2"] and error.message.count("nf4") == 2
+    assert "mxfp8" in error.offences[0].legal
 
 
 def test_markers_that_contradict_each_other_are_refused(write: Write) -> None:
