@@ -1,22 +1,29 @@
 """What a file is, told from its tensor names alone; never from its own name (checkpoint-formats §1.2).
 
-Fed with a file's `shapes`; read by `engine` and the command line to refuse a VAE given as a transformer by its real
-name. FL2VA and Ref2VA transformers can't be told apart (§2.3).
+Fed with a file's names or shapes; read by `file`, `engine` and `report`, which refuse a file or describe it under its
+real name. FL2VA and Ref2VA transformers can't be told apart (§2.3). Names of other families are those that ComfyUI and
+Diffusers recognise them by.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Literal
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal
 
-from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
 from h3runtime.checkpoint.header import FILE
+from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.errors import CheckpointError, Offence
+
+if TYPE_CHECKING:
+    from h3runtime.checkpoint.file import CheckpointFile
 
 Component = Literal["transformer", "text_encoder", "video_vae", "audio_vae"]
 Shapes = Mapping[str, tuple[int, ...]]
 
-COMPONENTS: Mapping[Component, tuple[str, ...]] = {
+H3: Final = "minimax_h3"
+COMPONENTS: Final[Mapping[Component, tuple[str, ...]]] = {
     "transformer": ("video_patch_proj.weight", "audio_patch_proj.weight"),
     "text_encoder": ("visual.deepstack_merger_list.0.norm.weight", "model.layers.0.self_attn.q_proj.weight"),
     "video_vae": ("decoder.transformer_blocks.0.scale1", "encoder.down.5.block.0.conv1.weight"),
@@ -25,40 +32,167 @@ COMPONENTS: Mapping[Component, tuple[str, ...]] = {
 """Names that are all there in a file of the component (checkpoint-formats §5, §7). ComfyUI looks for encoder layer 49;
 layer 0 serves encoders of any depth."""
 
-TITLES: Mapping[Component, str] = {
+TITLES: Final[Mapping[Component, str]] = {
     "transformer": "a transformer",
     "text_encoder": "a text encoder",
     "video_vae": "a video VAE",
     "audio_vae": "an audio VAE",
 }
+LEGAL: Final = ", ".join(COMPONENTS)
 
-FOREIGN: tuple[tuple[str, Callable[[str], bool]], ...] = (
-    ("a LoRA", lambda n: ".lora_" in n or n.startswith("lora_")),
-    ("a transformer in the Diffusers layout", lambda n: n.startswith("transformer_blocks.") and ".attn.to_q." in n),
-    ("a text encoder in the Hugging Face layout", lambda n: n.startswith(("model.language_model.", "model.visual."))),
-    ("a video VAE in the Diffusers layout", lambda n: n.startswith("encoder.down_blocks.")),
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """A kind of file that can't be loaded. `name` and `component` as in `inspect`, `title` as in errors."""
+
+    name: str
+    component: str
+    title: str
+
+
+class Names:
+    """Names to look for parts of; a part that starts with a dot is found at the start of a name, too."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._text = "".join(f"\n.{name}" for name in names) + "\n"
+
+    def has(self, *parts: str) -> bool:
+        return all(part in self._text for part in parts)
+
+    def has_any(self, *parts: str) -> bool:
+        return any(part in self._text for part in parts)
+
+    def match(self, pattern: str) -> bool:
+        return re.search(pattern, self._text) is not None
+
+
+Tells = Callable[[Names], bool]
+
+
+def _all_of(*parts: str) -> Tells:
+    return lambda names: names.has(*parts)
+
+
+def _any_of(*parts: str) -> Tells:
+    return lambda names: names.has_any(*parts)
+
+
+def _separate_qkv(names: Names) -> bool:
+    signs = names.has(".video_patch_proj.weight", ".audio_patch_proj.weight")
+    return signs and names.match(r"\.blocks\.\d+\.attn\.(to_)?[qkv](_proj)?\.weight\n") and not names.has(".qkv_proj.")
+
+
+FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
+    (Family(H3, "lora", "a LoRA"), _any_of(".lora_A.", ".lora_B.", ".lora_down.", ".lora_up.", "\n.lora_")),
     (
-        "an audio VAE whose weight norm isn't folded",
-        lambda n: n.endswith((".weight_g", "parametrizations.weight.original0")),
+        Family(H3, "transformer", 'a transformer with separate q, k and v (a "DT" file)'),
+        _separate_qkv,
     ),
-    ("a latent upscaler", lambda n: n.removeprefix("upscaler.").startswith("in_blocks.0.in_layers.")),
-    ("a control branch", lambda n: n.startswith("control_blocks.")),
-    ("a preview decoder", lambda n: n == "decoder.22.bias"),
-    ("an LTX transformer", lambda n: n.startswith("transformer_blocks.") and ".audio_to_video_attn." in n),
-    ("a Wan transformer", lambda n: n.startswith("blocks.") and ".cross_attn." in n),
-    ("a Flux transformer", lambda n: n.startswith("double_blocks.")),
+    (Family(H3, "control_branch", "a control branch"), _any_of(".control_blocks.", ".control_proj_in.")),
+    (Family(H3, "latent_upscaler", "a latent upscaler"), _all_of(".in_blocks.0.in_layers.")),
+    (Family(H3, "preview_decoder", "a preview decoder"), _all_of("\n.decoder.22.bias\n")),
+    (
+        Family(H3, "audio_vae", "an audio VAE whose weight norm isn't folded"),
+        _any_of(".weight_g\n", ".parametrizations.weight.original0\n"),
+    ),
+    (
+        Family("ltx", "transformer", "an LTX transformer"),
+        _any_of(".audio_to_video_attn.", ".adaln_single.emb.timestep_embedder.linear_1."),
+    ),
+    (
+        Family("hunyuan_video", "transformer", "a HunyuanVideo transformer"),
+        _any_of(".txt_in.individual_token_refiner.", ".context_embedder.token_refiner.refiner_blocks."),
+    ),
+    (
+        Family("flux2", "transformer", "a Flux 2 transformer"),
+        _any_of(".double_stream_modulation_img."),
+    ),
+    (
+        Family("flux", "transformer", "a Flux transformer"),
+        _any_of(".double_blocks.0.", ".single_transformer_blocks.0."),
+    ),
+    (
+        Family("qwen_image", "transformer", "a Qwen-Image transformer"),
+        _any_of(".transformer_blocks.0.img_mod."),
+    ),
+    (
+        Family("wan", "transformer", "a Wan transformer"),
+        lambda n: n.has(".blocks.0.cross_attn.") or n.has(".blocks.0.attn2.to_q.", ".condition_embedder."),
+    ),
+    (
+        Family("cosmos", "transformer", "a Cosmos transformer"),
+        _any_of(".blocks.block0.blocks.0.", ".blocks.0.adaln_modulation_self_attn."),
+    ),
+    (Family("sd3", "transformer", "a Stable Diffusion 3 transformer"), _any_of(".joint_blocks.0.")),
+    (
+        Family("sdxl", "transformer", "a Stable Diffusion XL model"),
+        lambda n: (
+            n.has_any(".input_blocks.0.", ".down_blocks.0.resnets.")
+            and n.has_any(".label_emb.", ".add_embedding.", ".conditioner.embedders.")
+        ),
+    ),
+    (
+        Family("sd", "transformer", "a Stable Diffusion model"),
+        lambda n: n.has(".input_blocks.0.") or n.has(".down_blocks.0.resnets.", ".time_embedding."),
+    ),
+    (Family("other", "vae", "a video VAE in the Diffusers layout"), _any_of(".encoder.down_blocks.")),
+    (
+        Family("other", "vae", "a VAE of another model"),
+        _any_of(".decoder.middle.0.residual.", ".decoder.mid.block_1.", ".decoder.mid_block.", ".decoder.up_blocks."),
+    ),
+    (
+        Family("ltx", "text_encoder", "a Gemma text encoder, as LTX has"),
+        _any_of(".post_feedforward_layernorm."),
+    ),
+    (Family("other", "text_encoder", "a T5 text encoder"), _any_of(".layer.0.SelfAttention.q.")),
+    (Family("other", "text_encoder", "a CLIP text encoder"), _any_of(".text_model.encoder.layers.0.")),
+    (
+        Family("other", "text_encoder", "a text encoder in the Hugging Face layout"),
+        _any_of("\n.model.language_model.", "\n.model.visual."),
+    ),
+    (
+        Family("other", "transformer", "a transformer in the Diffusers layout"),
+        _any_of(".transformer_blocks.0.attn.to_q."),
+    ),
+    (
+        Family("other", "text_encoder", "a language model without the vision tower that H3 needs"),
+        _all_of(".layers.0.self_attn.q_proj.", ".layers.0.input_layernorm."),
+    ),
 )
-"""What other files under the same folder usually are, each by one telling name."""
+"""What else is found under the same folders, the most telling first."""
+
+CONTAINERS: Final[Mapping[str, Family]] = {
+    "a GGUF file": Family("gguf", "unknown", "a GGUF file"),
+    "a PyTorch pickle (.pt, .pth, .ckpt)": Family("pickle", "unknown", "a PyTorch pickle (.pt, .pth, .ckpt)"),
+}
+"""By `sources.other_container`."""
+UNKNOWN: Final = Family("unknown", "unknown", "an unknown model")
+
+
+def component_of(names: Iterable[str]) -> Component | None:
+    """Which of the four components has these tensors under our names, None if none."""
+    found = frozenset(names)
+    if _separate_qkv(Names(found)):
+        return None
+    return next((c for c, signs in COMPONENTS.items() if all(sign in found for sign in signs)), None)
+
+
+def foreign_family(names: Iterable[str]) -> Family | None:
+    """What can't be loaded and is known by these names; None for a component of ours and for the unknown."""
+    found = frozenset(names)
+    if component_of(found) is not None:
+        return None
+    looked = Names(found)
+    return next((family for family, tells in FOREIGN if tells(looked)), None)
 
 
 def detect_component(shapes: Shapes) -> Component:
     """Which of the four components has these tensors; CheckpointError that says what else it looks like."""
-    for component, names in COMPONENTS.items():
-        if all(name in shapes for name in names):
-            return component
-    looks = next((what for what, tells in FOREIGN if any(tells(name) for name in shapes)), "an unknown model")
-    legal = ", ".join(COMPONENTS)
-    raise CheckpointError(f"looks like {looks}, not one of {legal}", [Offence(FILE, f"looks like {looks}", legal)])
+    component = component_of(shapes)
+    if component is not None:
+        return component
+    looks = (foreign_family(shapes) or UNKNOWN).title
+    raise CheckpointError(f"looks like {looks}, not one of {LEGAL}", [Offence(FILE, f"looks like {looks}", LEGAL)])
 
 
 def require_component(file: CheckpointFile, component: Component) -> None:
