@@ -57,7 +57,7 @@ class ClipFacts:
 
 def probe_clip(path: Path, field: str = "clip") -> ClipFacts:
     """Facts of a clip; decodes all of it. `BadMedia` naming `field` if it has no video or can't be decoded."""
-    with _opened(path, field) as container:
+    with opened(path, field) as container:
         if not container.streams.video:
             raise _bad(field, "it has no video")
         stream = container.streams.video[0]
@@ -83,7 +83,7 @@ def probe_clip(path: Path, field: str = "clip") -> ClipFacts:
 
 def count_packets(path: Path, field: str = "clip") -> tuple[int, int]:
     """Video and audio packets in the file, nothing decoded: one packet is one picture in every codec written here."""
-    with _opened(path, field) as container:
+    with opened(path, field) as container:
         video = audio = 0
         for packet in container.demux():
             if packet.size:
@@ -94,7 +94,7 @@ def count_packets(path: Path, field: str = "clip") -> tuple[int, int]:
 
 def read_frames(path: Path, field: str = "clip") -> NDArray[np.uint8]:
     """uint8 [F, H, W, 3]: all pictures as RGB, converted with the matrix that the stream names."""
-    return _stacked(path, field, _rgb)
+    return _stacked(path, field, to_rgb)
 
 
 def read_planes(path: Path, field: str = "clip") -> NDArray[np.uint8]:
@@ -104,7 +104,7 @@ def read_planes(path: Path, field: str = "clip") -> NDArray[np.uint8]:
 
 def read_sound(path: Path, field: str = "clip") -> tuple[NDArray[np.float32], int]:
     """float32 [C, n] and the rate. The encoder's lead-in is skipped as the file says; padding at the end may stay."""
-    with _opened(path, field) as container:
+    with opened(path, field) as container:
         if not container.streams.audio:
             raise _bad(field, "it has no sound")
         stream = container.streams.audio[0]
@@ -114,10 +114,15 @@ def read_sound(path: Path, field: str = "clip") -> tuple[NDArray[np.float32], in
         return np.concatenate(pieces, axis=1).astype(np.float32, copy=False), stream.rate
 
 
-def _rgb(frame: av.VideoFrame) -> NDArray[np.uint8]:
+def to_rgb(frame: av.VideoFrame) -> NDArray[np.uint8]:
+    """uint8 [H, W, 3], by the matrix and range that the frame names; BT.601 and limited if it names none."""
     matrix = Colorspace.ITU709 if frame.colorspace == Colorspace.ITU709 else Colorspace.ITU601
+    is_full = frame.color_range == ColorRange.JPEG or frame.format.is_rgb or frame.format.name.startswith("yuvj")
     converted = frame.reformat(
-        format="rgb24", src_colorspace=matrix, src_color_range=ColorRange.MPEG, dst_color_range=ColorRange.JPEG
+        format="rgb24",
+        src_colorspace=matrix,
+        src_color_range=ColorRange.JPEG if is_full else ColorRange.MPEG,
+        dst_color_range=ColorRange.JPEG,
     )
     return converted.to_ndarray().astype(np.uint8, copy=False)
 
@@ -127,14 +132,14 @@ def _planes(frame: av.VideoFrame) -> NDArray[np.uint8]:
 
 
 def _stacked(path: Path, field: str, convert: Callable[[av.VideoFrame], NDArray[np.uint8]]) -> NDArray[np.uint8]:
-    with _opened(path, field) as container:
+    with opened(path, field) as container:
         if not container.streams.video:
             raise _bad(field, "it has no video")
         return np.stack([convert(frame) for frame in container.decode(container.streams.video[0])])
 
 
 def _sound_facts(path: Path, field: str) -> SoundFacts:
-    with _opened(path, field) as container:
+    with opened(path, field) as container:
         stream = container.streams.audio[0]
         samples = sum(frame.samples for frame in container.decode(stream))
         context = stream.codec_context
@@ -142,7 +147,7 @@ def _sound_facts(path: Path, field: str) -> SoundFacts:
 
 
 @contextmanager
-def _opened(path: Path, field: str) -> Iterator[av.container.InputContainer]:
+def opened(path: Path, field: str) -> Iterator[av.container.InputContainer]:
     """The file and nothing else: no other protocol can be reached from inside it."""
     try:
         with av.open(str(path.absolute()), options={"protocol_whitelist": "file"}) as container:

@@ -29,6 +29,8 @@ from h3runtime.core import (
 
 FRAMES_PER_LATENT: Final = (1, 4, 4, 4, 4)
 """Pixel frames that latent frame k stands for, by k mod 5 (dit-contract §3.3)."""
+JOIN_FRAMES: Final = 5
+"""Frames in which one decoded chunk is faded into the next (conditioning contract §4.7)."""
 LATENTS_PER_SECOND: Final = SAMPLE_RATE // SAMPLES_PER_LATENT
 SECONDS_SLACK: Final = 0.001
 """A duration may be this much longer than the clip that serves it (service-contract, `seconds`)."""
@@ -100,6 +102,17 @@ def latent_of_pixel(frame: int) -> int:
     """The latent frame that holds pixel frame `frame`."""
     chunks, rest = divmod(frame, CHUNK_FRAMES)
     return chunks * CHUNK_LATENTS + -(-rest // 4)
+
+
+def is_join(frame: int, frames: int) -> bool:
+    """Whether the decoder made pixel frame `frame` of a clip of F `frames` by fading one chunk into the next.
+
+    N = ceil((F - 5) / 17) chunks; chunk i > 0 begins at frame 17 i, and its first five frames are shared with the one
+    before. The five frames after the last chunk are its own (conditioning contract §4.7).
+    """
+    chunk, rest = divmod(frame, CHUNK_FRAMES)
+    chunks = -(-(frames - MIN_FRAMES) // CHUNK_FRAMES)
+    return rest < JOIN_FRAMES and 1 <= chunk < chunks
 
 
 def audio_latents(frames: int) -> int:
