@@ -80,7 +80,7 @@ class CheckpointFile:
         self.layers, wrong = quantised_layers(self.entries, markers)
         offences = [*ours, *offences, *wrong]
         if offences:
-            foreign = foreign_family(found)
+            foreign = foreign_family(self.entries)
             told = [Offence(FILE, f"looks like {foreign.title}", LEGAL)] if foreign is not None else offences
             raise checkpoint_error(self.path, told)
         self.shapes: Mapping[str, tuple[int, ...]] = model_shapes(self.entries, self.layers)
@@ -127,7 +127,7 @@ class CheckpointFile:
             if isinstance(marker, Offence):
                 offences.append(marker)
             elif markers.setdefault(layer, marker) != marker:
-                offences.append(Offence(name, "contradicts the file's _quantization_metadata"))
+                offences.append(Offence(name, "contradicts what else the file says of the layer"))
         return markers, offences
 
     def _marker(self, layer: str, entry: StoredTensor) -> Marker | Offence:

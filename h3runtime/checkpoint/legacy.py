@@ -9,6 +9,7 @@ Every FP8 weight that has a scale is marked so; its dtype names the format. Fed 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
@@ -43,10 +44,10 @@ def modernise(entries: Mapping[str, StoredTensor], read: Callable[[str], torch.T
         new = _today(name)
         if new is None or (name.endswith(".scale_input") and _is_one(entry, read)):
             continue
-        if new in renamed or (new != name and new in entries):
+        if new != name and new in entries:
             offences.append(Offence(name, f"is there under both names, the other is {new}"))
         renamed[new] = replace(entry, name=new)
-    full_precision = root.shape != () and len(root.shape) == 1 and root.shape[0] == 2
+    full_precision = math.prod(root.shape) == 2
     return Modern(renamed, _markers(renamed, root.dtype, full_precision), tuple(offences))
 
 

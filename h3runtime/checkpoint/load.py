@@ -29,7 +29,7 @@ from h3runtime.checkpoint.formats import FLOAT8, FLOATS, INT8, NVFP4
 from h3runtime.checkpoint.layers import QuantLayer, short
 from h3runtime.checkpoint.markers import SUFFIX
 from h3runtime.checkpoint.rules import LoadRule
-from h3runtime.checkpoint.stream import stream
+from h3runtime.checkpoint.stream import Reading, stream
 from h3runtime.errors import Offence
 from h3runtime.quant.stored import Int8Weight, PlainWeight
 
@@ -66,15 +66,17 @@ def load_module(
     rule: LoadRule,
     on_bytes: OnBytes | None = None,
     judged: bool = False,
+    reading: Reading | None = None,
 ) -> LoadReport:
     """Fill `module` (built on meta) from `file` onto `device`. CheckpointError lists every offender; see `rules`.
 
     `judged`: the caller has been through `judge` with these three, and found nothing.
+    `reading`: what else the bytes are wanted for, as `stream` takes it.
     """
     started = time.perf_counter()
     if not judged and (offences := list(judge(module, file, rule))):
         raise checkpoint_error(file.path, offences)
-    _Loading(module, file, linear, device, rule, on_bytes).run()
+    _Loading(module, file, linear, device, rule, on_bytes, reading).run()
     seconds = time.perf_counter() - started
     return LoadReport(storage_format(file), file.data_bytes, seconds, file.synthetic)
 
@@ -173,16 +175,17 @@ class _Loading:
         device: torch.device,
         rule: LoadRule,
         on_bytes: OnBytes | None,
+        reading: Reading | None,
     ) -> None:
         self.module, self.file, self.linear, self.device, self.rule = module, file, linear, device, rule
-        self.on_bytes = on_bytes
+        self.on_bytes, self.reading = on_bytes, reading
         self.done = 0
         self.reported = 0
 
     def run(self) -> None:
         groups = {name: group for group in self._groups() for name in group.names}
         waiting: dict[str, dict[str, torch.Tensor]] = {}
-        for name, tensor in stream(self.file, groups, self.device):
+        for name, tensor in stream(self.file, groups, self.device, self.reading):
             group = groups[name]
             held = waiting.setdefault(group.name, {})
             held[name] = tensor
@@ -210,20 +213,21 @@ class _Loading:
             yield _Group(name, frozenset((name,)))
 
     def _place(self, group: _Group, tensors: dict[str, torch.Tensor]) -> None:
-        layer = self.file.layers.get(group.name) if group.target is not None else None
-        if layer is not None:
+        layer = self.file.layers.get(group.name)
+        if group.target is None:
+            self._assign(group.name, self._widen(self._cast(tensors[group.name])))
+        elif layer is not None:
             self._place_quantised(layer, group.target, tensors)
-        elif group.target is not None:
+        else:
             stored = PlainWeight(self._cast(tensors[f"{group.name}.weight"]), self._bias(group.name, tensors))
             install(self.module, group.name, self.linear, stored, self.device)
-        else:
-            self._assign(group.name, self._widen(self._cast(tensors[group.name])))
 
-    def _place_quantised(self, layer: QuantLayer, target: nn.Module | None, tensors: dict[str, torch.Tensor]) -> None:
+    def _place_quantised(self, layer: QuantLayer, target: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
         """Quantised parts stay as stored, whatever the rule's cast; only a bias follows it."""
         if any(faulty_scales(layer, tensors)):
             raise checkpoint_error(self.file.path, self._all_faulty_scales())
-        shape = tuple(self.module.state_dict()[f"{layer.name}.weight"].shape)
+        assert isinstance(target, nn.Linear | nn.Embedding)
+        shape = target.weight.shape
         stored = assemble(layer, tensors, (shape[0], shape[1]), self._bias(layer.name, tensors))
         if isinstance(target, nn.Linear):
             install(self.module, layer.name, self.linear, stored, self.device)
