@@ -12,22 +12,16 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import torch
-
-from h3runtime.checkpoint import layouts, storage, synthetic
+from h3runtime.checkpoint import layouts
 from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.file import CONFIG_KEY, SYNTHETIC_KEY, checkpoint_error
 from h3runtime.checkpoint.header import FILE
-from h3runtime.checkpoint.storage import Storage
-from h3runtime.checkpoint.synthetic import Recipe
-from h3runtime.checkpoint.writer import encode_header, in_order, write_file
+from h3runtime.checkpoint.made_files import MadeFile, SetSizes, set_files
+from h3runtime.checkpoint.writer import write_whole
 from h3runtime.errors import Offence
 
 SEED = 20260815
@@ -40,12 +34,21 @@ MAKERS = (
     "checkpoint/constants.py",
     "checkpoint/embedded.py",
     "checkpoint/layouts.py",
+    "checkpoint/made_files.py",
+    "checkpoint/published.py",
     "checkpoint/random_values.py",
+    "checkpoint/recipes/audio_vae.py",
+    "checkpoint/recipes/recipe.py",
+    "checkpoint/recipes/text_encoder.py",
+    "checkpoint/recipes/transformer.py",
+    "checkpoint/recipes/video_vae.py",
     "checkpoint/storage.py",
     "checkpoint/synthetic.py",
     "checkpoint/writer.py",
     "quant/int8.py",
     "quant/nvfp4.py",
+    "quant/slices.py",
+    "quant/tiles.py",
 )
 """The code that decides the bytes; its hash names the folder."""
 
@@ -79,56 +82,8 @@ class CheckpointSet:
     tokenizer: Path
 
 
-@dataclass(frozen=True, slots=True)
-class _Member:
-    """One file of the set."""
-
-    name: str
-    shapes: Mapping[str, tuple[int, ...]]
-    recipe: Recipe
-    storage: Storage
-    metadata: Mapping[str, str] = field(default_factory=lambda: METADATA)
-
-    def size(self) -> int:
-        """Bytes of the finished file, computed without making it."""
-        layout = in_order(storage.stored_layout(self.shapes, self.storage))
-        data = sum(torch.Size(shape).numel() * dtype.itemsize for dtype, shape in layout.values())
-        return len(encode_header(layout, self.metadata)) + data
-
-    def write(self, folder: Path) -> None:
-        weights = self.recipe.weights(self.shapes)
-        scales = synthetic.pre_quant_scales(self.shapes, self.storage.pre_quant, self.recipe.seed)
-        write_file(folder / self.name, storage.pack(weights, self.storage, scales), self.metadata)
-
-
-def _members() -> tuple[_Member, ...]:
-    return (
-        _Member(
-            "minimax_h3_fl2va_pruned_nvfp4.safetensors",
-            layouts.transformer_shapes(TRANSFORMER),
-            synthetic.transformer(SEED),
-            storage.TRANSFORMER_NVFP4,
-        ),
-        _Member(
-            "qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors",
-            layouts.encoder_shapes(TEXT_ENCODER),
-            synthetic.text_encoder(SEED),
-            storage.ENCODER_NVFP4_AWQ,
-            {**METADATA, **TOLD},
-        ),
-        _Member(
-            "minimax_h3_video_vae_fp16.safetensors",
-            layouts.video_vae_shapes(VIDEO_VAE),
-            synthetic.video_vae(SEED),
-            storage.VIDEO_VAE_FP16,
-        ),
-        _Member(
-            "minimax_h3_audio_vae_fp32.safetensors",
-            layouts.audio_vae_shapes(AUDIO_VAE),
-            synthetic.audio_vae(SEED),
-            storage.AUDIO_VAE_FP32,
-        ),
-    )
+def _members() -> tuple[MadeFile, MadeFile, MadeFile, MadeFile]:
+    return set_files("nvfp4", SetSizes(TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE), SEED, METADATA, TOLD)
 
 
 def embedded_set(cache_dir: Path) -> CheckpointSet:
@@ -146,7 +101,7 @@ def write_set(folder: Path) -> CheckpointSet:
                 member.write(folder)
         for name, content in tokenizer_files().items():
             if not _has_size(folder / TOKENIZER / name, len(content)):
-                _write_whole(folder / TOKENIZER / name, content)
+                write_whole(folder / TOKENIZER / name, content)
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else "input/output error"
         message = f"the embedded model can't be written to the cache: {reason}"
@@ -170,15 +125,3 @@ def _has_size(path: Path, size: int) -> bool:
         return path.stat().st_size == size
     except FileNotFoundError:
         return False
-
-
-def _write_whole(path: Path, content: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(content)
-        Path(temporary).replace(path)
-    except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
-        raise

@@ -2,17 +2,19 @@
 
 Tensors are laid out as the official writer does, by descending dtype and then by name, so each starts aligned; the
 header is padded with spaces to 8 bytes. (The official writer orders its metadata at random, which would spoil a hash.)
-The file appears under its name whole or not at all. Fed by `synthetic` and the tests.
+The file appears under its name whole or not at all. Fed by `made_files`, `full_size` and the tests.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Mapping
-from contextlib import suppress
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import torch
 
@@ -23,23 +25,47 @@ RANKS = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
 Described = tuple[torch.dtype, tuple[int, ...]]
 
 
-def write_file(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> None:
-    """CPU tensors and metadata -> `path`, replacing what is there. OSError if the disk says no."""
-    layout = in_order({name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()})
-    header = encode_header(layout, metadata)
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+@contextmanager
+def appearing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that becomes `path`, replacing what is there, once the block ends well; else it is gone.
+
+    Flushed to the disk before it appears. OSError if the disk says no.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     try:
-        with os.fdopen(descriptor, "wb") as out:
-            out.write(header)
-            for name in layout:
-                out.write(tensors[name].detach().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+        with temporary.open("xb") as out:
+            yield out
             out.flush()
             os.fsync(out.fileno())
-        Path(temporary).replace(path)
+        temporary.replace(path)
     except BaseException:
-        with suppress(OSError):
-            Path(temporary).unlink()
+        temporary.unlink(missing_ok=True)
         raise
+
+
+def write_file(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
+    """CPU tensors and metadata -> `path`, replacing what is there. Its SHA-256; OSError if the disk says no."""
+    layout = in_order({name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()})
+    digest = hashlib.sha256()
+    with appearing(path) as out:
+        for part in _parts(layout, tensors, metadata):
+            digest.update(part)
+            out.write(part)
+    return digest.hexdigest()
+
+
+def _parts(
+    layout: Mapping[str, Described], tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None
+) -> Iterator[bytes | memoryview]:
+    yield encode_header(layout, metadata)
+    for name in layout:
+        yield tensors[name].detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """A small file, whole or not at all."""
+    with appearing(path) as out:
+        out.write(content)
 
 
 def in_order(layout: Mapping[str, Described]) -> dict[str, Described]:

@@ -17,7 +17,7 @@ from torch import nn
 
 from h3runtime.backends.linear.dequant import DequantLinear, dense
 from h3runtime.checkpoint import embedded as embedded_module
-from h3runtime.checkpoint import rules
+from h3runtime.checkpoint import made_files, rules
 from h3runtime.checkpoint.embedded import CheckpointSet, embedded_set
 from h3runtime.checkpoint.families import detect_component
 from h3runtime.checkpoint.file import CheckpointFile
@@ -43,7 +43,7 @@ from h3runtime.vae.video_vae import VideoVae
 
 CPU = torch.device("cpu")
 SHA256 = {
-    "minimax_h3_fl2va_pruned_nvfp4.safetensors": "9b2db28e8445168ecb7eb48db8573fb3a0e70405180d37b905867a06aec17f25",
+    "minimax_h3_fl2va_pruned_nvfp4.safetensors": "b204710bd46cc026592ba7c018a37ea308040449674208e07c194f6ae2d313ff",
     "qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors": "0110ea511ac6fd9d7ad599c7e746fca324d81f90471a2969839b69d39aff8d9e",
     "minimax_h3_video_vae_fp16.safetensors": "b0ed163fea81e26233dce10f1cbbf45c7f9fa1e48e3a143ea5b7b136fbc8a24b",
     "minimax_h3_audio_vae_fp32.safetensors": "7b68647f636045ab94e8a7b6d5f0786a8ddc2f2283b723f2b292821132103944",
@@ -78,8 +78,8 @@ def test_another_process_makes_the_same_bytes(embedded: CheckpointSet, tmp_path:
 
 def test_whole_files_are_left_alone_and_broken_ones_mended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    real = embedded_module.write_file
-    monkeypatch.setattr(embedded_module, "write_file", lambda path, *rest: made.append(path.name) or real(path, *rest))
+    real = made_files.write_file
+    monkeypatch.setattr(made_files, "write_file", lambda path, *rest: made.append(path.name) or real(path, *rest))
     first = embedded_set(tmp_path)
     assert made == list(SHA256) and embedded_module.source_hash() in str(first.transformer)
     made.clear()

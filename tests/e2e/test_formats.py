@@ -7,9 +7,10 @@ import pytest
 import torch
 from PIL import Image
 
-from h3runtime.checkpoint import embedded, layouts, storage, synthetic
+from h3runtime.checkpoint import embedded, layouts, published, synthetic
 from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.made_files import MadeFile
 from h3runtime.checkpoint.storage import Storage
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.core import GenerateSpec, MediaFile, SamplerSettings, Task
@@ -25,38 +26,39 @@ COARSE = replace(PRUNED, curve=(257, 16))
 
 def plain(dtype: torch.dtype) -> Storage:
     """Everything in one dtype, but for the transformer's fp32 islands."""
-    return replace(storage.TRANSFORMER_BF16, dtype=dtype)
+    return replace(published.TRANSFORMER_BF16, dtype=dtype)
 
 
 def transformer(
     folder: Path,
     sizes: layouts.TransformerSizes = PRUNED,
-    stored: Storage = storage.TRANSFORMER_BF16,
+    stored: Storage = published.TRANSFORMER_BF16,
     prefix: str = "",
 ) -> Path:
     return _write(folder, "transformer", layouts.transformer_shapes(sizes), synthetic.transformer(1), stored, prefix)
 
 
-def encoder(folder: Path, stored: Storage = storage.ENCODER_BF16) -> Path:
+def encoder(folder: Path, stored: Storage = published.ENCODER_BF16) -> Path:
     return _write(folder, "encoder", layouts.encoder_shapes(embedded.TEXT_ENCODER), synthetic.text_encoder(1), stored)
 
 
-def video_vae(folder: Path, stored: Storage = storage.VIDEO_VAE_FP16) -> Path:
+def video_vae(folder: Path, stored: Storage = published.VIDEO_VAE_FP16) -> Path:
     return _write(folder, "video_vae", layouts.video_vae_shapes(embedded.VIDEO_VAE), synthetic.video_vae(1), stored)
 
 
 def audio_vae(folder: Path) -> Path:
     shapes = layouts.audio_vae_shapes(embedded.AUDIO_VAE)
-    return _write(folder, "audio_vae", shapes, synthetic.audio_vae(1), storage.AUDIO_VAE_FP32)
+    return _write(folder, "audio_vae", shapes, synthetic.audio_vae(1), published.AUDIO_VAE_FP32)
 
 
 def _write(
     folder: Path, name: str, shapes: layouts.Shapes, recipe: synthetic.Recipe, stored: Storage, prefix: str = ""
 ) -> Path:
-    path = folder / f"{name}.safetensors"
-    scales = synthetic.pre_quant_scales(shapes, stored.pre_quant, 1)
-    tensors = storage.pack(recipe.weights(shapes), stored, scales)
-    write_file(path, {prefix + key: tensor for key, tensor in tensors.items()}, embedded.METADATA)
+    made = MadeFile("unprefixed", shapes, recipe, stored, embedded.METADATA)
+    made.write(folder)
+    with CheckpointFile(folder / made.name) as file:
+        path = folder / f"{name}.safetensors"
+        write_file(path, {prefix + key: file.read(key) for key in file.entries}, made.metadata())
     return path
 
 
@@ -110,14 +112,14 @@ CASES = {
     "NVFP4 with another curve, NVFP4-AWQ encoder": (
         "nvfp4",
         lambda at: {
-            "model_path": transformer(at, COARSE, storage.TRANSFORMER_NVFP4),
-            "text_encoder_path": encoder(at, storage.ENCODER_NVFP4_AWQ),
+            "model_path": transformer(at, COARSE, published.TRANSFORMER_NVFP4),
+            "text_encoder_path": encoder(at, published.ENCODER_NVFP4_AWQ),
         },
     ),
     "prefixed NVFP4": (
         "nvfp4",
         lambda at: {
-            "model_path": transformer(at, PRUNED, storage.TRANSFORMER_NVFP4, "model.diffusion_model."),
+            "model_path": transformer(at, PRUNED, published.TRANSFORMER_NVFP4, "model.diffusion_model."),
         },
     ),
     "fp16 encoder": ("bf16", lambda at: {"text_encoder_path": encoder(at, Storage(torch.float16))}),

@@ -1,0 +1,112 @@
+"""The four files of a made-up set as plans: name, shapes, recipe, storage, metadata; and writing the small ones.
+
+    MadeFile -> header and size without any value; `write` makes all values in memory, quantises them, writes them
+
+Fed with sizes by `embedded` (the default set) and `synthesis` (the sets of `h3runtime synth`). Files of the published
+sizes are planned here too, but written by `full_size`, which never holds a whole tensor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from h3runtime.checkpoint import layouts, published, synthetic
+from h3runtime.checkpoint.layouts import AudioVaeSizes, EncoderSizes, TransformerSizes, VideoVaeSizes
+from h3runtime.checkpoint.published import SetFormat
+from h3runtime.checkpoint.recipes.recipe import Recipe
+from h3runtime.checkpoint.storage import Storage, StoredTensor, pack, stored_layout
+from h3runtime.checkpoint.writer import encode_header, in_order, write_file
+
+
+@dataclass(frozen=True, slots=True)
+class MadeFile:
+    """One file, not made yet. `extra`: metadata beside what its layout has."""
+
+    name: str
+    shapes: Mapping[str, tuple[int, ...]]
+    recipe: Recipe
+    storage: Storage
+    extra: Mapping[str, str]
+
+    def layout(self) -> dict[str, StoredTensor]:
+        """Stored tensors in the order of their bytes."""
+        return in_order(stored_layout(self.shapes, self.storage))
+
+    def metadata(self) -> dict[str, str]:
+        return {**self.storage.file_metadata(self.shapes), **self.extra}
+
+    def header(self) -> bytes:
+        """Everything before the data."""
+        return encode_header(self.layout(), self.metadata())
+
+    def size(self) -> int:
+        """Bytes of the finished file, computed without making it."""
+        data = sum(math.prod(shape) * dtype.itemsize for dtype, shape in self.layout().values())
+        return len(self.header()) + data
+
+    def write(self, folder: Path) -> str:
+        """Make it in memory and write it, replacing what is there. Its SHA-256; OSError if the disk says no."""
+        weights = self.recipe.weights(self.shapes)
+        return write_file(folder / self.name, pack(weights, self.storage, self._pre_quant()), self.metadata())
+
+    def _pre_quant(self) -> dict[str, torch.Tensor]:
+        schemes = {name: self.storage.scheme_of(name, shape) for name, shape in self.shapes.items()}
+        scaled = [name for name, scheme in schemes.items() if scheme is not None and scheme.pre_quant]
+        layers = {name.removesuffix(".weight"): self.shapes[name] for name in scaled}
+        return synthetic.pre_quant_scales(layers, self.recipe.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class SetSizes:
+    """Sizes of the four components."""
+
+    transformer: TransformerSizes
+    text_encoder: EncoderSizes
+    video_vae: VideoVaeSizes
+    audio_vae: AudioVaeSizes
+
+
+def set_files(
+    kind: SetFormat, sizes: SetSizes, seed: int, mark: Mapping[str, str], encoder_config: Mapping[str, str]
+) -> tuple[MadeFile, MadeFile, MadeFile, MadeFile]:
+    """Transformer (pruned if its sizes have a curve), text encoder, video VAE, audio VAE of a set.
+
+    mark: metadata of every file. encoder_config: further metadata of the encoder's.
+    """
+    stored = published.SETS[kind]
+    pruned = sizes.transformer.curve is not None
+    return (
+        MadeFile(
+            published.transformer_name(kind, pruned=pruned),
+            layouts.transformer_shapes(sizes.transformer),
+            synthetic.transformer(seed, sizes.transformer.layers),
+            stored.pruned if pruned else stored.unpruned,
+            mark,
+        ),
+        MadeFile(
+            published.encoder_name(stored.encoder_name),
+            layouts.encoder_shapes(sizes.text_encoder),
+            synthetic.text_encoder(seed),
+            stored.encoder,
+            {**mark, **encoder_config},
+        ),
+        MadeFile(
+            published.VIDEO_VAE_NAME,
+            layouts.video_vae_shapes(sizes.video_vae),
+            synthetic.video_vae(seed, sizes.video_vae.layers),
+            published.VIDEO_VAE_FP16,
+            mark,
+        ),
+        MadeFile(
+            published.AUDIO_VAE_NAME,
+            layouts.audio_vae_shapes(sizes.audio_vae),
+            synthetic.audio_vae(seed),
+            published.AUDIO_VAE_FP32,
+            mark,
+        ),
+    )

@@ -1,0 +1,1 @@
+"""How the values of made-up checkpoints are chosen, one recipe a component."""

@@ -1,0 +1,160 @@
+"""`h3runtime synth`'s work: a complete made-up set in a folder, tiny or at the published sizes.
+
+    DIR/minimax_h3_fl2va_[pruned_]<format>.safetensors      DIR/tokenizer/      DIR/h3.env       DIR/SYNTHETIC
+    DIR/qwen3vl_32b_minimax_h3_<format>.safetensors         DIR/minimax_h3_{video_vae_fp16,audio_vae_fp32}.safetensors
+                                                            DIR/SHA256SUMS
+
+A set appears whole or not at all (`staging`). Tiny files are made by `made_files` and say in their metadata that they are
+synthetic; files of the published sizes are streamed by `full_size`, have the published header and are listed in
+`SYNTHETIC`. The tokenizer is `byte_tokenizer`'s, since the published one isn't ours to write.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from h3runtime.checkpoint import layouts, synthetic_mark
+from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
+from h3runtime.checkpoint.embedded import METADATA, TOKENIZER, TOLD, VIDEO_VAE
+from h3runtime.checkpoint.full_size import write_streamed
+from h3runtime.checkpoint.made_files import MadeFile, SetSizes, set_files
+from h3runtime.checkpoint.published import SetFormat
+from h3runtime.checkpoint.staging import staged
+from h3runtime.checkpoint.writer import write_whole
+from h3runtime.errors import DiskFull, Offence, invalid
+
+OnBytes = Callable[[int, int], None]
+"""Called with bytes done and bytes in all."""
+ENV_NAME, SUMS_NAME = "h3.env", "SHA256SUMS"
+VARIABLES = ("H3_MODEL_PATH", "H3_TEXT_ENCODER_PATH", "H3_VIDEO_VAE_PATH", "H3_AUDIO_VAE_PATH")
+UNQUOTABLE = "'\"\\$`"
+"""Characters that a shell and the reader of `--config` don't take alike, even in quotes."""
+SMALL_FILES = 1 << 20
+"""Bytes set aside for everything that isn't a checkpoint."""
+
+FULL = SetSizes(layouts.TransformerSizes(), layouts.EncoderSizes(), layouts.VideoVaeSizes(), layouts.AudioVaeSizes())
+"""The published sizes."""
+TINY = SetSizes(
+    layouts.TransformerSizes(hidden=256, layers=3, heads=4, ffn=512, text_dim=256, time_hidden=128, time_dim=64),
+    layouts.EncoderSizes(
+        hidden=256,
+        intermediate=512,
+        layers=3,
+        heads=4,
+        kv_heads=2,
+        vision_hidden=64,
+        vision_intermediate=128,
+        vision_depth=4,
+        positions=256,
+    ),
+    VIDEO_VAE,
+    layouts.AudioVaeSizes(
+        encoder_widths=(8, 16, 32, 64, 128, 256), decoder_in=64, decoder_widths=(64, 32, 16, 8, 8, 4, 2, 2)
+    ),
+)
+"""Small, with everything that the rotation's groups of 256 (64 for unpruned AdaLN) and NVFP4's tiles have to divide."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to make."""
+
+    format: SetFormat
+    pruned: bool = True
+    full_size: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One checkpoint of the set. `bytes` is its whole size, `sha256` empty where only its header was written."""
+
+    path: Path
+    bytes: int
+    tensors: int
+    sha256: str
+
+
+def plan(order: Order) -> tuple[MadeFile, MadeFile, MadeFile, MadeFile]:
+    """The four files: transformer, text encoder, video VAE, audio VAE."""
+    sizes = FULL if order.full_size else TINY
+    if not order.pruned:
+        sizes = replace(sizes, transformer=replace(sizes.transformer, curve=None))
+    if order.full_size:
+        return set_files(order.format, sizes, order.seed, {}, {})
+    return set_files(order.format, sizes, order.seed, METADATA, TOLD)
+
+
+def write_headers(folder: Path, order: Order, *, overwrite: bool) -> tuple[Written, ...]:
+    """Files that end where their data would begin, to be looked at: no loader takes them."""
+    files = plan(order)
+    with staged(folder, [f.name for f in files], _headers(files), overwrite=overwrite) as stage:
+        for file in files:
+            write_whole(stage / file.name, file.header())
+    return tuple(Written(folder / f.name, f.size(), len(f.layout()), "") for f in files)
+
+
+def write_set(folder: Path, order: Order, *, overwrite: bool, on_bytes: OnBytes, threads: int) -> tuple[Written, ...]:
+    """The whole set. OutputExists, DiskFull and InvalidRequest say what is in the way before anything is written."""
+    files = plan(order)
+    variables = environment(folder, files)
+    names = [*(f.name for f in files), TOKENIZER, ENV_NAME, SUMS_NAME, synthetic_mark.NAME]
+    with staged(folder, names, _headers(files), overwrite=overwrite) as stage:
+        _require_space(folder, files)
+        sums = _write_files(stage, files, order, on_bytes, threads)
+        (stage / TOKENIZER).mkdir()
+        for name, content in tokenizer_files().items():
+            write_whole(stage / TOKENIZER / name, content)
+        write_whole(stage / ENV_NAME, variables.encode())
+        write_whole(stage / SUMS_NAME, "".join(f"{sums[f.name]}  {f.name}\n" for f in files).encode())
+        write_whole(stage / synthetic_mark.NAME, synthetic_mark.mark(stage / f.name for f in files).encode())
+    return tuple(Written(folder / f.name, f.size(), len(f.layout()), sums[f.name]) for f in files)
+
+
+def _write_files(
+    folder: Path, files: Sequence[MadeFile], order: Order, on_bytes: OnBytes, threads: int
+) -> dict[str, str]:
+    """SHA-256 by name."""
+    total, done = sum(file.size() for file in files), 0
+
+    def told(nbytes: int) -> None:
+        nonlocal done
+        done += nbytes
+        on_bytes(done, total)
+
+    sums: dict[str, str] = {}
+    for file in files:
+        if order.full_size:
+            sums[file.name] = write_streamed(file, folder, threads, told)
+        else:
+            sums[file.name] = file.write(folder)
+            told(file.size())
+    return sums
+
+
+def environment(folder: Path, files: Sequence[MadeFile]) -> str:
+    """`h3.env`: lines that a shell and `--config` read alike. InvalidRequest for a folder whose name they wouldn't."""
+    whole = str(folder.absolute())
+    if not whole.isprintable() or any(mark in whole for mark in UNQUOTABLE):
+        told = f"{whole!r} can't be written into {ENV_NAME}"
+        raise invalid(
+            [Offence("DIR", told, "a path without quotes, backslashes, dollars, backquotes, control characters")]
+        )
+    paths = dict(zip(VARIABLES, (f"{whole}/{file.name}" for file in files), strict=True))
+    paths["H3_TOKENIZER_PATH"] = f"{whole}/{TOKENIZER}"
+    return "".join(f"{name}='{path}'\n" for name, path in paths.items())
+
+
+def _headers(files: Sequence[MadeFile]) -> dict[str, int]:
+    return {file.name: len(file.header()) for file in files}
+
+
+def _require_space(folder: Path, files: Sequence[MadeFile]) -> None:
+    needed = sum(file.size() for file in files) + SMALL_FILES
+    available = shutil.disk_usage(folder).free
+    if needed > available:
+        told = f"needs {needed} bytes, {available} are available"
+        raise DiskFull(f"{folder}: the set {told}", [Offence("DIR", told, f"a disk with {needed} bytes free")])
