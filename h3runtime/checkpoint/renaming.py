@@ -155,11 +155,11 @@ def _table(config: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _diffusers(entries: Entries, folder: Path, config: Mapping[str, Any] | None) -> Renamed:
+    found, offences = _from_diffusers(entries)
     config = config_of(folder) if config is None else config
     if config is None:
         told = f"is a transformer in the Diffusers layout without its {CONFIG_NAME}"
-        return Renamed("diffusers", entries, offences=(Offence(FILE, told, f"one in {folder.name}"),))
-    found, offences = _from_diffusers(entries)
+        return Renamed("diffusers", found, offences=(Offence(FILE, told, f"one in {folder.name}"),))
     offences += _fixed(config)
     if config.get("_class_name", TRANSFORMER_CLASS) != TRANSFORMER_CLASS:
         offences.append(Offence(CONFIG_NAME, f"has the _class_name {config['_class_name']!s:.60}", TRANSFORMER_CLASS))
