@@ -14,8 +14,9 @@ from torch import nn
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.embedding import Int8Embedding
+from h3runtime.checkpoint import load as loading
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.load import LoadReport, load_module
+from h3runtime.checkpoint.load import LoadReport, judge, load_module
 from h3runtime.checkpoint.rules import AUDIO_VAE, TRANSFORMER, LoadRule, vae_dtype, video_vae
 from h3runtime.checkpoint.storage import (
     INT8_ROWS,
@@ -30,6 +31,7 @@ from h3runtime.checkpoint.storage import (
 from h3runtime.errors import CheckpointError, SettingsError
 from h3runtime.quant import int8, nvfp4
 from tests.checkpoint.conftest import Write
+from tests.checkpoint.packed_layers import PACKERS
 
 CPU = torch.device("cpu")
 RULE = LoadRule(ignored=("extra.*", "unused"))
@@ -310,6 +312,60 @@ def test_a_spoilt_layer_is_named(write: Write, stored: dict[str, torch.Tensor], 
     error = refused(write(stored))
     assert field in [o.field for o in error.offences], error.message
     assert any(re.search(says, o.message) for o in error.offences if o.field == field), error.message
+
+
+def test_every_spoilt_scale_is_named_wherever_loading_meets_the_first(write: Write) -> None:
+    stored = pack(weights(), QUANTISED)
+    stored["fc1.weight_scale_2"] = torch.tensor(float("nan"))
+    stored["fc2.weight_scale_2"] = torch.tensor(-1.0)
+    stored["fc2.pre_quant_scale"][5] = float("-inf")
+    stored["embed.weight_scale"][19] = -1e-3
+    error = refused(write(stored))
+    assert {(o.field, o.message) for o in error.offences} == {
+        ("fc1.weight_scale_2", "isn't finite"),
+        ("fc2.weight_scale_2", "is negative"),
+        ("fc2.pre_quant_scale", "isn't finite"),
+        ("embed.weight_scale", "is negative"),
+    }
+
+
+@pytest.mark.parametrize("kind", [k for k in PACKERS if k not in ("plain", "bare fp8")])
+def test_no_sidecar_of_any_format_may_be_spoilt(write: Write, kind: str) -> None:
+    layer = PACKERS[kind](torch.randn(48, 64, generator=torch.Generator().manual_seed(0)))
+    for leaf, tensor in layer.tensors.items():
+        if leaf == "weight":
+            continue
+        spoilt = tensor.clone()
+        if tensor.itemsize == 1:
+            spoilt.view(torch.uint8).view(-1)[-1] = 0xFF
+        else:
+            spoilt.view(-1)[-1] = float("nan")
+        with torch.device("meta"):
+            module = nn.ModuleDict({"fc": nn.Linear(64, 48, bias=False)})
+        with pytest.raises(CheckpointError) as caught:
+            load(write({**layer.named("fc"), f"fc.{leaf}": spoilt}), module)
+        assert [(o.field, o.message) for o in caught.value.offences] == [(f"fc.{leaf}", "isn't finite")]
+
+
+def test_what_is_signed_may_be_negative(write: Write) -> None:
+    layer = PACKERS["w4a8 even"](torch.randn(48, 64, generator=torch.Generator().manual_seed(0)))
+    assert (layer.tensors["weight_correction"] < 0).any()
+    for leaf in ("weight_correction", "weight_s_channel"):
+        with torch.device("meta"):
+            module = nn.ModuleDict({"fc": nn.Linear(64, 48, bias=False)})
+        tensors = {**layer.named("fc"), f"fc.{leaf}": -layer.tensors[leaf].abs()}
+        if leaf == "weight_correction":
+            load(write(tensors), module)
+        else:
+            with pytest.raises(CheckpointError, match=r"fc.weight_s_channel is negative"):
+                load(write(tensors), module)
+
+
+def test_a_file_that_was_judged_is_not_judged_again(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    with CheckpointFile(write(pack(weights(), QUANTISED))) as file:
+        assert list(judge(toy(), file, RULE)) == []
+        monkeypatch.setattr(loading, "judge", None)
+        load_module(toy(), file, linear=DequantLinear(), device=CPU, rule=RULE, judged=True)
 
 
 def test_a_format_in_the_wrong_place_is_refused(write: Write) -> None:
