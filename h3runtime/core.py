@@ -202,16 +202,27 @@ class SamplerSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class LoadProgress:
+    """Which component is being read, how many bytes of all files lie behind, and bytes a second of this component."""
+
+    component: str
+    bytes_done: int
+    bytes_in_all: int
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `audio_decode`, `video_decode`,
     `mux` or `done`, and `queued` before any engine has the job; `step` of `steps` counts within the stage; `fraction`
-    0..1 is of the whole and never falls."""
+    0..1 is of the whole and never falls. `loading` is given in that stage."""
 
     stage: str
     step: int = 0
     steps: int = 0
     fraction: float = 0.0
     eta_seconds: float | None = None
+    loading: LoadProgress | None = None
 
 
 OnProgress = Callable[[Progress], None]
@@ -308,8 +319,10 @@ class BackendChoice:
 
 @dataclass(frozen=True, slots=True)
 class ComponentFacts:
-    """One loaded checkpoint file. `component` is `transformer`, `text_encoder`, `video_vae` or `audio_vae`.
+    """One loaded checkpoint. `component` is `transformer`, `text_encoder`, `video_vae` or `audio_vae`.
 
+    sha256: of the file; for several files, of their names and digests (`checkpoint.hashing.sha256_of_parts`).
+    bytes: of its tensors. bytes_per_second: these, over the seconds it took to load; hashing, if any, included.
     partition: what a transformer is used for, as the settings say; its file can't tell (dit-contract §1.3).
     """
 
@@ -321,11 +334,15 @@ class ComponentFacts:
     load_seconds: float
     synthetic: bool
     partition: str | None = None
+    bytes_per_second: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """What a loaded engine says of itself, once; plain values, so that the API can show them without torch."""
+    """What a loaded engine says of itself, once; plain values, so that the API can show them without torch.
+
+    checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`.
+    """
 
     device: str
     checkpoint: str

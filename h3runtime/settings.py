@@ -139,11 +139,30 @@ class Settings(BaseSettings):
     )
     restart_window: Seconds = Field(600, description="Seconds that a death counts against the restarts.")
     log_file: FilePath | None = Field(None, description="File that gets the log lines too, rotated.")
-    model_path: FilePath | None = Field(None, description="Transformer checkpoint. Default: the embedded one.")
-    text_encoder_path: FilePath | None = Field(None, description="Text encoder checkpoint. Default: the embedded one.")
+    model_path: FilePath | None = Field(
+        None,
+        description="Transformer checkpoint: a file, or a folder of shards or of Diffusers. Default: the embedded one.",
+    )
+    text_encoder_path: FilePath | None = Field(
+        None, description="Text encoder checkpoint: a file, or a folder of shards. Default: the embedded one."
+    )
     video_vae_path: FilePath | None = Field(None, description="Video VAE checkpoint. Default: the embedded one.")
     audio_vae_path: FilePath | None = Field(None, description="Audio VAE checkpoint. Default: the embedded one.")
     tokenizer_path: FilePath | None = Field(None, description="Folder of the tokenizer. Default: the embedded one.")
+    qkv_order: Literal["auto", "contiguous", "interleaved"] = Field(
+        "auto",
+        description=(
+            "Rows of the transformer's fused q, k and v: contiguous thirds, interleaved by head, "
+            "or auto: told by the layout and by the weights."
+        ),
+    )
+    verify: Literal["fast", "full"] = Field(
+        "fast",
+        description=(
+            "fast: hash a checkpoint on its first load and believe that while path, size, time and inode stay; "
+            "full: hash every byte at every start. Both check against SHA256SUMS beside it, if there is one."
+        ),
+    )
     device: Annotated[str, AfterValidator(_device)] = Field("auto", description="auto, cpu, cuda or cuda:N.")
     attention: str = Field("auto", min_length=1, description="Attention backend; auto chooses one and says why.")
     linear: str = Field("auto", min_length=1, description="Linear backend; auto chooses one and says why.")

@@ -27,6 +27,7 @@ from h3runtime.core import (
     ComponentFacts,
     EngineFacts,
     GenerateSpec,
+    LoadProgress,
     OnProgress,
     Progress,
     ShouldStop,
@@ -47,7 +48,7 @@ class FakeEngine:
 
     def load(self, on_progress: OnProgress) -> None:
         self._note("load")
-        on_progress(Progress("loading", 0, 2, 0.1))
+        on_progress(Progress("loading", 0, 2, 0.1, loading=LoadProgress("transformer", 1, 10, 5.0)))
         time.sleep(self.load_seconds)
         if self.load_fault == "checkpoint":
             offences = [Offence("blocks.0.attn.qkv_proj.weight", "is missing"), Offence("x.weight", "has shape [1]")]
@@ -64,7 +65,7 @@ class FakeEngine:
     def facts(self) -> EngineFacts:
         attention = BackendChoice("sdpa", "auto: fits", ("sdpa", "exact"), {"sdpa": "reference"}, {"sage2": "no GPU"})
         linear = BackendChoice("dequant", "auto: fits", ("dequant",), {"dequant": "reference"}, {})
-        part = ComponentFacts("transformer", "dit.safetensors", "ab" * 32, "nvfp4", 10, 0.5, True)
+        part = ComponentFacts("transformer", "dit.safetensors", "ab" * 32, "nvfp4", 10, 0.5, True, None, 20.0)
         return EngineFacts(
             "cpu", "abab", (part,), attention, linear, {"warmup_seconds": 0.1}, {"host_available_bytes": 5}
         )

@@ -37,6 +37,8 @@ KNOBS = [
     "H3_VIDEO_VAE_PATH",
     "H3_AUDIO_VAE_PATH",
     "H3_TOKENIZER_PATH",
+    "H3_QKV_ORDER",
+    "H3_VERIFY",
     "H3_DEVICE",
     "H3_ATTENTION",
     "H3_LINEAR",
@@ -47,7 +49,7 @@ KNOBS = [
     "H3_VAE_BLEND",
     "H3_PROMPT_CACHE_BYTES",
 ]
-"""Of service-contract "Settings", what this version consumes, and the engine's restarts."""
+"""Of service-contract "Settings", what this version consumes; the engine's restarts, and the row order of q, k and v."""
 
 
 @pytest.fixture(autouse=True)

@@ -24,6 +24,7 @@ from h3runtime.core import (
     Clip,
     ComponentFacts,
     EngineFacts,
+    LoadProgress,
 )
 from h3runtime.errors import H3Error
 from h3runtime.jobs.queue import job_timings
@@ -143,6 +144,17 @@ class ModelAnswer(BaseModel):
     bytes: int
     synthetic: bool
     partition: str | None
+    load_seconds: float
+    bytes_per_second: float
+
+
+class LoadingAnswer(BaseModel):
+    """Which component is being read, bytes behind of all files' bytes, and bytes a second of this component."""
+
+    component: str
+    bytes_done: int
+    bytes_in_all: int
+    bytes_per_second: float
 
 
 class ReadyAnswer(BaseModel):
@@ -151,6 +163,7 @@ class ReadyAnswer(BaseModel):
     status: str
     stage: str
     fraction: float
+    loading: LoadingAnswer | None
     reason: str
     models: list[ModelAnswer]
     checkpoint: str | None
@@ -237,6 +250,7 @@ def ready_answer(state: EngineState, disk_full: bool, queue_depth: int, settings
         status="disk_full" if is_full else state.status.value,
         stage=state.stage,
         fraction=state.fraction,
+        loading=_loading(state.loading) if state.loading else None,
         reason=full if is_full else state.reason,
         models=[_model(component) for component in facts.components] if facts else [],
         checkpoint=facts.checkpoint if facts else None,
@@ -310,12 +324,25 @@ def _model(component: ComponentFacts) -> ModelAnswer:
         bytes=component.bytes,
         synthetic=component.synthetic,
         partition=component.partition,
+        load_seconds=component.load_seconds,
+        bytes_per_second=component.bytes_per_second,
+    )
+
+
+def _loading(progress: LoadProgress) -> LoadingAnswer:
+    return LoadingAnswer(
+        component=progress.component,
+        bytes_done=progress.bytes_done,
+        bytes_in_all=progress.bytes_in_all,
+        bytes_per_second=progress.bytes_per_second,
     )
 
 
 def _startup(state: EngineState, facts: EngineFacts) -> dict[str, Any]:
     loads = {component.component: component.load_seconds for component in facts.components}
-    return {"load_seconds": loads, **facts.startup, "cold_start_seconds": state.cold_start_seconds}
+    rates = {component.component: component.bytes_per_second for component in facts.components}
+    told = {"load_seconds": loads, "load_bytes_per_second": rates}
+    return told | {**facts.startup, "cold_start_seconds": state.cold_start_seconds}
 
 
 def _limits(settings: Settings) -> dict[str, int]:

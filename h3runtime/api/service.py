@@ -102,8 +102,9 @@ class Service:
         self.metrics.job_ended(job.spec.task.value, job.status.value, job_timings(job), output_seconds(job))
 
     def _tell_loaded(self, facts: EngineFacts) -> None:
-        loads = {component.component: component.load_seconds for component in facts.components}
-        self.metrics.engine_loaded(facts.checkpoint, facts.attention.default, facts.linear.default, loads)
+        self.metrics.engine_loaded(facts.checkpoint, facts.attention.default, facts.linear.default)
+        for part in facts.components:
+            self.metrics.component_loaded(part.component, part.load_seconds, part.bytes_per_second)
 
 
 def _metrics(service: Service) -> Metrics:

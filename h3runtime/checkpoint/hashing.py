@@ -3,7 +3,7 @@
 A hash is kept under the file's path, size, modification time and inode, so a file that was replaced or touched is
 hashed again. The memory is one small JSON file in the user's cache; losing or spoiling it costs time, never a wrong
 answer.
-Fed by `engine` and `inspect` with the cache folder from the settings.
+Fed by `verify` with what was hashed while loading, and by `inspect`, which hashes a file by itself.
 """
 
 from __future__ import annotations
@@ -11,61 +11,96 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from h3runtime.checkpoint.file import checkpoint_error
 from h3runtime.checkpoint.header import FILE
+from h3runtime.checkpoint.tensor_file import Identity, advise, checkpoint_error, reason
 from h3runtime.errors import Offence
 
 CHUNK_BYTES = 8 << 20
 CACHE_NAME = "sha256.json"
+HEX = re.compile(r"[0-9a-f]{64}")
+"""A SHA-256 as everybody here writes it."""
 
 
-def sha256_of(path: Path, cache_dir: Path | None = None) -> str:
-    """Hex digest of the file at `path`, from `cache_dir` if the file is unchanged. CheckpointError if unreadable."""
+def sha256_of(path: Path, cache_dir: Path | None = None, on_bytes: Callable[[int], None] = lambda _: None) -> str:
+    """Hex digest of the file at `path`, from `cache_dir` if the file is unchanged. CheckpointError if unreadable.
+
+    on_bytes: told now and then how many bytes of the file have been read.
+    """
     try:
-        key = _key(path)
-        known = _remembered(cache_dir).get(key) if cache_dir is not None else None
-        digest = known or _hash(path)
+        identity = _identity(path)
+        known = remembered(identity, cache_dir)
+        digest = known or _hash(path, on_bytes)
         # A file that changed while it was read has no digest worth remembering.
-        if known is None and cache_dir is not None and _key(path) == key:
-            _remember(cache_dir, key, digest)
+        if known is None and _identity(path) == identity:
+            remember(identity, digest, cache_dir)
     except OSError as error:
-        reason = os.strerror(error.errno).lower() if error.errno else "input/output error"
-        raise checkpoint_error(path, [Offence(FILE, f"can't be hashed: {reason}")]) from None
+        raise checkpoint_error(path, [Offence(FILE, f"can't be hashed: {reason(error)}")]) from None
     return digest
 
 
-def _key(path: Path) -> str:
-    found = path.stat()
-    return json.dumps([str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ino])
+def sha256_of_parts(digests: Mapping[str, str]) -> str:
+    """One digest for several files, given theirs by name: of the lines `name:digest` in the order of names. One file
+    alone keeps its own."""
+    if len(digests) == 1:
+        return next(iter(digests.values()))
+    lines = "".join(f"{name}:{digest}\n" for name, digest in sorted(digests.items()))
+    return hashlib.sha256(lines.encode()).hexdigest()
 
 
-def _hash(path: Path) -> str:
-    digest = hashlib.sha256()
-    buffer = memoryview(bytearray(CHUNK_BYTES))
-    with path.open("rb", buffering=0) as file:
-        while count := file.readinto(buffer):
-            digest.update(buffer[:count])
-    return digest.hexdigest()
+def remembered(identity: Identity, cache_dir: Path | None) -> str | None:
+    """The digest of the very file, if it was hashed before. `cache_dir` None: there is no memory."""
+    return None if cache_dir is None else _table(cache_dir).get(_key(identity))
 
 
-def _remembered(cache_dir: Path) -> dict[str, str]:
-    try:
-        table = json.loads((cache_dir / CACHE_NAME).read_text())
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return {k: v for k, v in table.items() if isinstance(v, str) and len(v) == 64} if isinstance(table, dict) else {}
-
-
-def _remember(cache_dir: Path, key: str, digest: str) -> None:
-    """Best effort: a cache that can't be written is no reason to fail."""
+def remember(identity: Identity, digest: str, cache_dir: Path | None) -> None:
+    """Best effort: a memory that can't be written is no reason to fail."""
+    if cache_dir is None:
+        return
     with suppress(OSError):
         cache_dir.mkdir(parents=True, exist_ok=True)
-        table = {**_remembered(cache_dir), key: digest}
+        table = {**_table(cache_dir), _key(identity): digest}
         descriptor, temporary = tempfile.mkstemp(dir=cache_dir, prefix=f".{CACHE_NAME}.")
         with os.fdopen(descriptor, "w") as out:
             json.dump(table, out)
         Path(temporary).replace(cache_dir / CACHE_NAME)
+
+
+def _identity(path: Path) -> Identity:
+    found = path.stat()
+    return Identity(str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ino)
+
+
+def _key(identity: Identity) -> str:
+    return json.dumps([identity.path, identity.size, identity.mtime_ns, identity.inode])
+
+
+def _hash(path: Path, on_bytes: Callable[[int], None]) -> str:
+    """Its pages don't stay in the cache, where they would push out what others need."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(CHUNK_BYTES))
+    with path.open("rb", buffering=0) as file:
+        advise(file.fileno(), "SEQUENTIAL")
+        done = 0
+        while count := file.readinto(buffer):
+            digest.update(buffer[:count])
+            done += count
+            on_bytes(done)
+            advise(file.fileno(), "DONTNEED", 0, done)
+        advise(file.fileno(), "DONTNEED")
+    return digest.hexdigest()
+
+
+def _table(cache_dir: Path) -> dict[str, str]:
+    try:
+        table = json.loads((cache_dir / CACHE_NAME).read_text())
+    except (OSError, ValueError, RecursionError):
+        return {}
+    if not isinstance(table, dict):
+        return {}
+    return {key: digest for key, digest in table.items() if isinstance(digest, str) and HEX.fullmatch(digest)}

@@ -179,8 +179,8 @@ class _Loading:
     ) -> None:
         self.module, self.file, self.linear, self.device, self.rule = module, file, linear, device, rule
         self.on_bytes, self.reading = on_bytes, reading
-        self.done = 0
-        self.reported = 0
+        self.total = file.data_bytes
+        self.done = self.reported = 0
 
     def run(self) -> None:
         groups = {name: group for group in self._groups() for name in group.names}
@@ -197,7 +197,7 @@ class _Loading:
             if self.rule.ignores(name):
                 self._leave_empty(name)
         if self.on_bytes is not None:
-            self.on_bytes(self.file.data_bytes, self.file.data_bytes)
+            self.on_bytes(self.total, self.total)
 
     def _groups(self) -> Iterator[_Group]:
         """Everything that the model takes from the file."""
@@ -267,7 +267,6 @@ class _Loading:
 
     def _report(self) -> None:
         """Tell of progress where there is some: files of small tensors would otherwise tell of little else."""
-        total = self.file.data_bytes
-        if self.on_bytes is not None and (self.done - self.reported) * REPORTS >= total:
+        if self.on_bytes is not None and (self.done - self.reported) * REPORTS >= self.total:
             self.reported = self.done
-            self.on_bytes(self.done, total)
+            self.on_bytes(self.done, self.total)

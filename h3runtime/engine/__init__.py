@@ -2,6 +2,7 @@
 
     resident              the engine itself: load, generate
     load, paths           which files, and how they become models
+    load_meter            how far that is
     conditions            pictures -> keyframe latents and what the text encoder sees
     clip, host_frames     latents -> MP4, while decoding goes on
     decode                saved latents -> clip, sound or pictures, without the transformer
@@ -14,11 +15,26 @@
 Asked by `jobs.child`, which knows it by name only, and by the command line.
 """
 
-from h3runtime.core import Engine
+import structlog
+
+from h3runtime.core import ComponentFacts, Engine
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.settings import Settings
 
 
 def create(settings: Settings, threads: int | None = None) -> Engine:
     """The engine of these settings, not loaded yet; `jobs.child` calls it by name in the engine's process."""
-    return ResidentEngine(settings, threads)
+    return ResidentEngine(settings, threads, on_component=_log_component)
+
+
+def _log_component(facts: ComponentFacts) -> None:
+    structlog.get_logger("h3runtime.engine").info(
+        "component_loaded",
+        component=facts.component,
+        file=facts.file,
+        sha256=facts.sha256,
+        format=facts.format,
+        bytes=facts.bytes,
+        load_seconds=facts.load_seconds,
+        bytes_per_second=facts.bytes_per_second,
+    )

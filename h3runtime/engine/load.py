@@ -1,4 +1,4 @@
-"""Checkpoint files -> finished models on one device, with progress by bytes.
+"""Checkpoint files -> finished models on one device, each byte read once and known to be the right one.
 
 The models say what they need, `checkpoint` checks and fills them; what is left to do here is the order, the figures and
 the questions that need two files at once (does this encoder feed that transformer?). Read by `resident`.
@@ -19,14 +19,17 @@ from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile, checkpoint_error
-from h3runtime.checkpoint.hashing import sha256_of
-from h3runtime.checkpoint.load import OnBytes, judge, load_module
+from h3runtime.checkpoint.hashing import sha256_of_parts
+from h3runtime.checkpoint.load import LoadReport, judge, load_module
 from h3runtime.checkpoint.rules import LoadRule
+from h3runtime.checkpoint.stream import Reading
+from h3runtime.checkpoint.verify import Verification, Verified
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
-from h3runtime.core import ComponentFacts, OnProgress, Progress
+from h3runtime.core import ComponentFacts, OnProgress
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
+from h3runtime.engine.load_meter import LoadMeter
 from h3runtime.engine.paths import ModelPaths
 from h3runtime.errors import CheckpointError, Offence
 from h3runtime.settings import Settings, default_cache_dir
@@ -38,8 +41,10 @@ from h3runtime.vae.video_vae import VideoVae
 
 FL2VA = "fl2va"
 """The partition that serves all four tasks of this version (conditioning contract §3)."""
-REPORT_SHARE = 0.01
-"""Progress is told each time another hundredth of the bytes is there."""
+SHOWN_DIGITS = 12
+"""Of the digest over all components; 48 bits tell apart what one server may ever load."""
+
+OnComponent = Callable[[ComponentFacts], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +58,16 @@ class Vaes:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything resident. `facts` are in the order of loading: transformer, text encoder, video VAE, audio VAE."""
+    """Everything resident. `facts` are in the order of loading: transformer, text encoder, video VAE, audio VAE.
+
+    warnings: what is odd about the files and no reason to refuse them.
+    """
 
     transformer: Dit
     text_encoder: TextEncoder
     vaes: Vaes
     facts: tuple[ComponentFacts, ...]
+    warnings: tuple[str, ...] = ()
 
 
 Builder = Callable[[CheckpointFile], nn.Module]
@@ -85,13 +94,19 @@ class _Part:
             raise CheckpointError(f"{self.path.name}: {error.message}", error.offences) from None
 
 
-def require_loadable(parts: Sequence[_Part]) -> None:
-    """Every header against its model before any data is read, and all faults of all files at once: with real weights
-    the last file is minutes away."""
-    faults = []
+OpenVerification = Callable[[CheckpointFile], Verification]
+
+
+def require_loadable(parts: Sequence[_Part], verification: OpenVerification) -> dict[str, int]:
+    """Every header against its model, and every remembered digest, before any data is read, and all faults of all files
+    at once: with real weights the last file is minutes away. Returns the files' bytes by component."""
+    faults: list[CheckpointError] = []
+    sizes: dict[str, int] = {}
     for part in parts:
         try:
             with CheckpointFile(part.path) as file:
+                sizes[part.component] = file.size
+                verification(file).judge()
                 offences = list(judge(part.on_meta(file), file, part.rule))
             if offences:
                 raise checkpoint_error(part.path, offences)
@@ -99,10 +114,17 @@ def require_loadable(parts: Sequence[_Part]) -> None:
             faults.append(error)
     if faults:
         raise CheckpointError("; ".join(e.message for e in faults), [o for e in faults for o in e.offences])
+    return sizes
+
+
+def checkpoint_name(facts: Sequence[ComponentFacts]) -> str:
+    """Names all that is loaded, the first file by name: another file of any component gives another."""
+    digest = sha256_of_parts({part.component: part.sha256 for part in facts})
+    return f"{facts[0].file}:{digest[:SHOWN_DIGITS]}"
 
 
 class Loader:
-    """Loads components one after the other; the fraction it reports is of the bytes of all files."""
+    """Loads components one after the other. on_component: told of each one as soon as it is there."""
 
     def __init__(
         self,
@@ -111,13 +133,11 @@ class Loader:
         device: torch.device,
         linear: LinearBackend[Any],
         on_progress: OnProgress,
+        on_component: OnComponent = lambda _: None,
     ) -> None:
         self.settings, self.paths, self.device, self.linear = settings, paths, device, linear
-        self._on_progress = on_progress
-        self._bytes_before = 0
-        self._bytes_in_all = 1
-        self._reported = 0.0
-        self._index = self._count = 0
+        self._on_progress, self._on_component = on_progress, on_component
+        self._warnings: list[str] = []
 
     def models(self, compute_dtype: torch.dtype) -> Models:
         """All four components. CheckpointError names the files and every tensor that is wrong."""
@@ -137,7 +157,7 @@ class Loader:
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         vaes = Vaes(video, audio, facts[2:])
         require_matching(transformer, encoder, vaes, paths)
-        return Models(transformer, encoder, vaes, facts)
+        return Models(transformer, encoder, vaes, facts, tuple(self._warnings))
 
     def vaes(self) -> Vaes:
         (video, audio), facts = self._load_all(self._vae_parts())
@@ -157,41 +177,40 @@ class Loader:
         )
 
     def _load_all(self, parts: Sequence[_Part]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
-        require_loadable(parts)
-        self._index, self._count, self._bytes_before, self._reported = 0, len(parts), 0, 0.0
-        self._bytes_in_all = max(1, sum(part.path.stat().st_size for part in parts))
-        loaded = [self._load(part) for part in parts]
+        meter = LoadMeter(require_loadable(parts, self._verification), self._on_progress)
+        loaded = [self._load(part, meter) for part in parts]
         return [module for module, _ in loaded], tuple(facts for _, facts in loaded)
 
-    def _load(self, part: _Part) -> tuple[nn.Module, ComponentFacts]:
+    def _verification(self, file: CheckpointFile) -> Verification:
+        return Verification(file.parts, full=self.settings.verify == "full", cache_dir=default_cache_dir())
+
+    def _load(self, part: _Part, meter: LoadMeter) -> tuple[nn.Module, ComponentFacts]:
+        meter.begin(part.component)
         with CheckpointFile(part.path) as file:
             module = part.on_meta(file)
-            report = load_module(
-                module, file, linear=self.linear, device=self.device, rule=part.rule, on_bytes=self._reporter()
-            )
+            verification = self._verification(file)
+            reading = Reading(verification.unknown, verification.found, meter.at)
+            report = load_module(module, file, linear=self.linear, device=self.device, rule=part.rule, reading=reading)
+            verified = verification.finish()
         module.eval().requires_grad_(False)
-        self._bytes_before += part.path.stat().st_size
-        self._index += 1
-        facts = ComponentFacts(
-            component=part.component,
-            file=part.path.name,
-            sha256=sha256_of(part.path, default_cache_dir()),
-            format=report.format,
-            bytes=report.bytes,
-            load_seconds=report.seconds,
-            synthetic=report.synthetic,
-            partition=FL2VA if part.component == "transformer" else None,
-        )
+        self._warnings += (*file.warnings, *verified.warnings)
+        facts = _facts(part, report, verified)
+        self._on_component(facts)
         return module, facts
 
-    def _reporter(self) -> OnBytes:
-        def report(done: int, in_all: int) -> None:
-            fraction = min(1.0, (self._bytes_before + done) / self._bytes_in_all)
-            if fraction - self._reported >= REPORT_SHARE or done == in_all:
-                self._reported = fraction
-                self._on_progress(Progress("loading", self._index, self._count, fraction))
 
-        return report
+def _facts(part: _Part, report: LoadReport, verified: Verified) -> ComponentFacts:
+    return ComponentFacts(
+        component=part.component,
+        file=part.path.name,
+        sha256=verified.sha256,
+        format=report.format,
+        bytes=report.bytes,
+        load_seconds=report.seconds,
+        synthetic=report.synthetic,
+        partition=FL2VA if part.component == "transformer" else None,
+        bytes_per_second=report.bytes / max(report.seconds, 1e-9),
+    )
 
 
 def _overrides(file: CheckpointFile) -> Mapping[str, object]:

@@ -43,7 +43,7 @@ from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memo
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.extras import Extras
 from h3runtime.engine.faults import give_back, job_error_of
-from h3runtime.engine.load import Loader, Models
+from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
 from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
@@ -62,7 +62,8 @@ class ResidentEngine:
 
     threads: of PyTorch on the CPU; None leaves its own choice. on_ffmpeg_line: gets what ffmpeg says from
     `ffmpeg_loglevel` on, from a thread. profile_memory: peaks of every stage, not of sampling alone. warm_up: run the
-    warm-up shapes at load; of no use to a process that makes a single clip.
+    warm-up shapes at load; of no use to a process that makes a single clip. on_component: told of each one that is
+    loaded.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class ResidentEngine:
         on_ffmpeg_line: Callable[[str], None] | None = None,
         profile_memory: bool = False,
         warm_up: bool = True,
+        on_component: OnComponent = lambda _: None,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -85,7 +87,7 @@ class ResidentEngine:
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
-        self._profile_memory = profile_memory
+        self._profile_memory, self._on_component = profile_memory, on_component
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
@@ -109,7 +111,7 @@ class ResidentEngine:
         on_progress(Progress("loading"))
         self.paths: ModelPaths = model_paths(self.settings)
         tokenizer = PromptTokenizer.from_folder(self.paths.tokenizer)
-        loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress)
+        loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component)
         self.models: Models = loader.models(COMPUTE_DTYPE)
         encoder_hash = next(f.sha256 for f in self.models.facts if f.component == "text_encoder")
         cache = PromptCache(self.settings.prompt_cache_bytes)
@@ -154,16 +156,15 @@ class ResidentEngine:
         return self._clip(spec, decoded, run, extras.latents, diagnostics)
 
     def facts(self) -> EngineFacts:
-        main = self.models.facts[0]
         return EngineFacts(
             device=self.place.name,
-            checkpoint=f"{main.file}:{main.sha256[:12]}",
+            checkpoint=checkpoint_name(self.models.facts),
             components=self.models.facts,
             attention=attention_choice(self.attention, self.attention_why, self.device),
             linear=linear_choice(self.linear, self.linear_why, self.device),
             startup=dict(self._startup),
             memory=memory_facts(self.device),
-            warnings=(*self._warnings(), *([self._encoder_fault] if self._encoder_fault else [])),
+            warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._encoder_fault])),
         )
 
     def close(self) -> None:

@@ -29,7 +29,7 @@ from typing import Any
 
 import structlog
 
-from h3runtime.core import EngineFacts, Progress
+from h3runtime.core import EngineFacts, LoadProgress, Progress
 from h3runtime.errors import EngineDead, H3Error, Interrupted, JobCancelled, JobError, JobTimeout, OutOfMemory
 from h3runtime.jobs.child import run_engine
 from h3runtime.jobs.messages import (
@@ -111,8 +111,11 @@ class EngineStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EngineState:
-    """The engine as seen from outside. facts: of the last successful load. reason: why it isn't ready. warnings: what
-    happened to it since the server began."""
+    """The engine as seen from outside.
+
+    facts: of the last successful load. reason: why it isn't ready. loading: how far, while it loads. warnings: what
+    happened to it since the server began.
+    """
 
     status: EngineStatus = EngineStatus.LOADING
     stage: str = "starting"
@@ -121,6 +124,7 @@ class EngineState:
     facts: EngineFacts | None = None
     cold_start_seconds: float | None = None
     restarts: int = 0
+    loading: LoadProgress | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -307,7 +311,8 @@ class Supervisor:
         return None
 
     def _loading(self, progress: Progress) -> None:
-        self._set(stage=progress.stage, fraction=max(progress.fraction, self._state.fraction))
+        fraction = max(progress.fraction, self._state.fraction)
+        self._set(stage=progress.stage, fraction=fraction, loading=progress.loading)
         if self._state.status is EngineStatus.LOADING and progress.stage == "warming":
             self._set(status=EngineStatus.WARMING)
 
@@ -315,10 +320,11 @@ class Supervisor:
         self._jobs_since_start = 0
         cold = self._state.cold_start_seconds or time.monotonic() - self._began
         self._tell_change(facts)
-        self._set(facts=facts, stage="ready", fraction=1.0, cold_start_seconds=cold)
+        self._set(facts=facts, stage="ready", fraction=1.0, cold_start_seconds=cold, loading=None)
         self._set_unless_draining(EngineStatus.READY, "")
         self.on_loaded(facts)
-        log.info("engine_ready", device=facts.device, cold_start_seconds=cold)
+        told = {"device": facts.device, "cold_start_seconds": cold, "checkpoint": facts.checkpoint}
+        log.info("engine_ready", **told, **_loads(facts))
 
     def _tell_change(self, facts: EngineFacts) -> None:
         """Files may be replaced while the server runs; a new engine process reads the new ones."""
@@ -364,7 +370,7 @@ class Supervisor:
         if len(self._deaths) > self._limits.restarts:
             self._die(f"{why.message}; it has died {len(self._deaths)} times in {self._limits.restart_window:g} s")
             return
-        self._set(stage="starting", fraction=0.0, restarts=self._state.restarts + 1)
+        self._set(stage="starting", fraction=0.0, restarts=self._state.restarts + 1, loading=None)
         self._set_unless_draining(EngineStatus.RESTARTING, why.message)
 
     def _die(self, reason: str) -> None:
@@ -384,6 +390,13 @@ class Supervisor:
         that the queue has just handed out isn't ours yet."""
         self._stop_wishes.setdefault(job_id, wish)
         self.ring()
+
+
+def _loads(facts: EngineFacts) -> dict[str, dict[str, float]]:
+    return {
+        "load_seconds": {part.component: part.load_seconds for part in facts.components},
+        "load_bytes_per_second": {part.component: part.bytes_per_second for part in facts.components},
+    }
 
 
 def reason_of(error: H3Error) -> str:

@@ -38,16 +38,24 @@ class Metrics:
         self._load = Gauge(
             "h3runtime_model_load_seconds", "Load time of a component.", ["component"], registry=self._registry
         )
+        self._load_rate = Gauge(
+            "h3runtime_model_load_bytes_per_second",
+            "Load rate of a component.",
+            ["component"],
+            registry=self._registry,
+        )
 
     def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """A gauge `h3runtime_<name>` whose value is asked for at each scrape."""
         Gauge(f"h3runtime_{name}", help_text, registry=self._registry).set_function(read)
 
-    def engine_loaded(self, checkpoint: str, attention: str, linear: str, load_seconds: Mapping[str, float]) -> None:
+    def engine_loaded(self, checkpoint: str, attention: str, linear: str) -> None:
         self._info.clear()
         self._info.labels(self._version, checkpoint, attention, linear).set(1)
-        for component, seconds in load_seconds.items():
-            self._load.labels(component).set(seconds)
+
+    def component_loaded(self, component: str, seconds: float, bytes_per_second: float) -> None:
+        self._load.labels(component).set(seconds)
+        self._load_rate.labels(component).set(bytes_per_second)
 
     def job_ended(self, task: str, outcome: str, timings: Mapping[str, float], output_seconds: float) -> None:
         """timings: seconds by stage, with `queue` and `total`. output_seconds: of video made, 0 if none was."""

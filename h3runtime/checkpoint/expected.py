@@ -1,0 +1,131 @@
+"""What a file's SHA-256 ought to be, as far as anybody beside it has said so.
+
+    SHA256SUMS beside the file        sha256sum's own format, or its --tag; what makes a check of a copy possible
+    a Hugging Face download           <folder>/.cache/huggingface/download/<path>.metadata, second line; the folder is
+                                      any above the file
+    the Hugging Face cache            the file is a link to blobs/<digest>
+    the published files               by name and size (checkpoint-formats §1.1): a derivative may have both by chance,
+                                      so that a difference is worth a warning and no more
+
+Nothing is hashed here. Read by `verify`; `write_sums` is for whoever makes files.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from h3runtime.checkpoint.hashing import HEX
+
+SUMS_NAME = "SHA256SUMS"
+MAX_SUMS_BYTES = 1 << 20
+DOWNLOADS = Path(".cache", "huggingface", "download")
+"""Below the folder that `hf download --local-dir` was told; huggingface_hub documents the layout."""
+LINE = re.compile(r"(?P<escaped>\\?)(?P<digest>[0-9a-fA-F]{64}) [ *](?P<name>.+)")
+TAGGED = re.compile(r"(?P<escaped>\\?)SHA256 \((?P<name>.+)\) = (?P<digest>[0-9a-fA-F]{64})")
+ESCAPES = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
+
+PUBLISHED: Mapping[tuple[str, int], str] = {
+    ("minimax_h3_fl2va_pruned_int8_convrot.safetensors", 20_970_379_616): (
+        "e889202c41dafb67b10d67b97f0d8541508036a6090af23425a5c2615d03c47a"
+    ),
+    ("minimax_h3_ref2va_pruned_int8_convrot.safetensors", 20_970_379_616): (
+        "9255f52b6677845ad238f20dfaafa94727053694127ab7f255c048f0f9365779"
+    ),
+    ("minimax_h3_fl2va_pruned_fp8_scaled.safetensors", 20_958_205_608): (
+        "12944c1f7791637e7de12208aef04da82bd26b95271b1b47d817364315ade993"
+    ),
+    ("qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors", 15_687_142_551): (
+        "35a88d51044231fe332301d7a62aa81e3f2cba62febeb446e2c1e3e0ef76f2c6"
+    ),
+    ("minimax_h3_video_vae_fp16.safetensors", 5_207_808_496): (
+        "7c1f131492e7eddacaac9069a61b81bdd39de5cc96561e677c5eab1cdce5e522"
+    ),
+    ("minimax_h3_video_vae_int8_convrot.safetensors", 2_811_065_184): (
+        "52a2c8c73583c86e4f41cdcce3a6ad0ea562987bc0bf3d60a0cef5f5c8e60c0e"
+    ),
+    ("minimax_h3_audio_vae_fp32.safetensors", 605_254_808): (
+        "8e505d95dd1561d47abd43d4238fd40d9bb1ae9e147ed0a4cba778d76ae4db48"
+    ),
+}
+"""Of `Comfy-Org/MiniMax-H3`; sizes in bytes (checkpoint-formats §1.1)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """digest: SHA-256 in small hex. source: who says so, for people. binding: a difference is an error."""
+
+    digest: str
+    source: str
+    binding: bool = True
+
+
+def expectations(path: Path, size: int) -> tuple[Expectation, ...]:
+    """Everything that is said of the file at `path`. What can't be read says nothing."""
+    found = [said for place in _places(path) for said in (*_from_sums(place), *_from_download(place))]
+    found += _from_hub_cache(path)
+    if (digest := PUBLISHED.get((path.name, size))) is not None:
+        found.append(Expectation(digest, "the published file of this name and size", binding=False))
+    return tuple(found)
+
+
+def write_sums(folder: Path, digests: Mapping[str, str]) -> Path:
+    """`folder`/SHA256SUMS for files in it, so that a copy of them can be told from a damaged one.
+
+    Lines for other files stay; names may hold anything but a line break.
+    """
+    path = folder / SUMS_NAME
+    kept = {name: digest for name, digest in _listed(path) if name not in digests}
+    lines = [f"{digest}  {name}\n" for name, digest in sorted({**kept, **digests}.items())]
+    temporary = folder / f".{SUMS_NAME}.{os.getpid()}"
+    temporary.write_text("".join(lines), encoding="utf-8")
+    return temporary.replace(path)
+
+
+def _places(path: Path) -> list[Path]:
+    """Where the file lies, and where it really lies if that is a link."""
+    with suppress(OSError, RuntimeError):
+        return list(dict.fromkeys((path.absolute(), path.resolve())))
+    return [path.absolute()]
+
+
+def _from_sums(path: Path) -> Iterator[Expectation]:
+    for name, digest in _listed(path.parent / SUMS_NAME):
+        if name == path.name:
+            yield Expectation(digest, SUMS_NAME)
+
+
+def _listed(sums: Path) -> Iterator[tuple[str, str]]:
+    """(name relative to the folder of the list, digest) of every line that is one."""
+    for line in _text(sums).replace("\r\n", "\n").split("\n"):
+        if (match := LINE.fullmatch(line) or TAGGED.fullmatch(line)) is not None:
+            name = re.sub(r"\\[\\nr]", lambda m: ESCAPES[m[0]], match["name"]) if match["escaped"] else match["name"]
+            yield str(PurePosixPath(name)), match["digest"].lower()
+
+
+def _from_download(path: Path) -> Iterator[Expectation]:
+    for folder in path.parents:
+        metadata = folder / DOWNLOADS / path.relative_to(folder)
+        lines = _text(metadata.with_name(f"{path.name}.metadata")).splitlines()
+        if len(lines) > 1 and HEX.fullmatch(lines[1].strip()):
+            yield Expectation(lines[1].strip(), f"its download from Hugging Face ({DOWNLOADS}/...metadata)")
+            return
+
+
+def _from_hub_cache(path: Path) -> Iterator[Expectation]:
+    with suppress(OSError, RuntimeError):
+        there = path.resolve()
+        if there.parent.name == "blobs" and HEX.fullmatch(there.name):
+            yield Expectation(there.name, "the Hugging Face cache, which names it so")
+
+
+def _text(path: Path) -> str:
+    """ "" for a file that isn't there or isn't text of a sensible size."""
+    with suppress(OSError, ValueError):
+        if path.is_file() and path.stat().st_size <= MAX_SUMS_BYTES:
+            return path.read_text(encoding="utf-8")
+    return ""
