@@ -202,9 +202,9 @@ def _entry(name: str, value: object) -> TensorEntry | Offence:
     if not isinstance(dtype, str) or dtype not in DTYPES:
         return Offence(shown, f"has the unknown dtype {printable(str(dtype)[:40])}", ", ".join(DTYPES))
     if not _naturals(shape) or len(shape) > MAX_RANK or math.prod(max(d, 1) for d in shape) >= 2**62:
-        return Offence(shown, f"has the illegal shape {str(shape)[:80]}")
+        return Offence(shown, f"has the illegal shape {printable(str(shape)[:80])}")
     if not _naturals(span) or len(span) != 2 or span[0] > span[1]:
-        return Offence(shown, f"has the illegal data_offsets {str(span)[:80]}")
+        return Offence(shown, f"has the illegal data_offsets {printable(str(span)[:80])}")
     expected = math.prod(shape) * DTYPES[dtype].itemsize
     if span[1] - span[0] != expected:
         return Offence(shown, f"spans {span[1] - span[0]} bytes, but {dtype} {shape} needs {expected}")
