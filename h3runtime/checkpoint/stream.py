@@ -3,9 +3,9 @@
     for name, tensor in stream(file, names, device): ...
 
 Tensors without bytes come first: empty ones, and what a layout has computed. Every other one comes once all its spans
-are there. Bytes pass through the few buffers of `blocks`, so that beside the tensors themselves memory doesn't grow with
-the file. On the same way files are hashed whole, if asked for: each byte is read once, whether for a tensor, for the
-digest or for both. Read by `load`.
+are there. Bytes pass through the few buffers of `blocks`, so that memory beside the tensors doesn't grow with a file.
+On the same way files are hashed whole, if asked for: each byte is read once, whether for a tensor, for the digest or
+for both. Read by `load`.
 """
 
 from __future__ import annotations

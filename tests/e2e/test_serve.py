@@ -19,6 +19,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from h3runtime.checkpoint.embedded import write_set
+from h3runtime.checkpoint.expected import write_sums
+from h3runtime.checkpoint.hashing import sha256_of
 from h3runtime.media.probe import probe_clip, read_frames
 
 PATIENCE = 90.0
@@ -188,6 +191,19 @@ def test_ready_tells_what_is_loaded(server: Server) -> None:
     assert ready["attention"]["default"] == "sdpa" and ready["linear"]["default"] == "dequant"
     assert ready["startup"]["load_seconds"].keys() == {m["component"] for m in ready["models"]}
     assert ready["startup"]["cold_start_seconds"] >= ready["startup"]["warmup_seconds"] > 0
+    loads = {m["component"]: (m["load_seconds"], m["bytes_per_second"]) for m in ready["models"]}
+    assert all(seconds > 0 and rate > 0 for seconds, rate in loads.values())
+    assert {name: seconds for name, (seconds, _) in loads.items()} == ready["startup"]["load_seconds"]
+    assert {name: rate for name, (_, rate) in loads.items()} == ready["startup"]["load_bytes_per_second"]
+    events = [json.loads(line) for line in server.log]
+    told = {
+        e["component"]: (e["load_seconds"], e["bytes_per_second"]) for e in events if e["event"] == "component_loaded"
+    }
+    (engine_ready,) = (e for e in events if e["event"] == "engine_ready")
+    assert told == loads and engine_ready["load_seconds"] == ready["startup"]["load_seconds"]
+    assert engine_ready["checkpoint"] == ready["checkpoint"]
+    metrics = server.client.get("/metrics").text
+    assert 'h3runtime_model_load_bytes_per_second{component="video_vae"}' in metrics
 
 
 def test_the_log_is_json_and_holds_no_prompt(server: Server) -> None:
@@ -220,6 +236,31 @@ def _engine_pid(parent: int) -> int:
     children = [pid for thread in threads for pid in (thread / "children").read_text().split()]
     (engine,) = [int(pid) for pid in children if "libtorch" in Path(f"/proc/{pid}/maps").read_text()]
     return engine
+
+
+def test_a_damaged_file_keeps_the_server_from_its_work(tmp_path: Path) -> None:
+    """Case A09: 4 KiB of a VAE flipped, its size as before; a list beside it tells."""
+    made = write_set(tmp_path / "set")
+    vae = made.audio_vae
+    write_sums(vae.parent, {vae.name: sha256_of(vae)})
+    with vae.open("r+b") as file:
+        file.seek(vae.stat().st_size // 2)
+        file.write(os.urandom(4096))
+    paths = (made.transformer, made.text_encoder, made.video_vae, vae, made.tokenizer)
+    names = ("MODEL", "TEXT_ENCODER", "VIDEO_VAE", "AUDIO_VAE", "TOKENIZER")
+    running = start(
+        tmp_path / "data", **{f"H3_{name}_PATH": str(path) for name, path in zip(names, paths, strict=True)}
+    )
+    try:
+        _wait(lambda: running.client.get("/ready").json()["status"] == "dead")
+        answer = running.client.get("/ready")
+        reason = answer.json()["reason"]
+        assert answer.status_code == 503 and vae.name in reason and "SHA256SUMS" in reason
+        assert running.client.post("/generate", json=SMALL).status_code == 503
+    finally:
+        running.process.send_signal(signal.SIGTERM)
+        assert running.process.wait(PATIENCE) == 0
+        running.client.close()
 
 
 def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
