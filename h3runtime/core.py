@@ -324,6 +324,8 @@ class ComponentFacts:
     sha256: of the file; for several files, of their names and digests (`checkpoint.hashing.sha256_of_parts`).
     bytes: of its tensors. bytes_per_second: these, over the seconds it took to load; hashing, if any, included.
     partition: what a transformer is used for, as the settings say; its file can't tell (dit-contract §1.3).
+    qkv: the stored row order of a transformer's q, k and v and what told it. warnings: what is odd about the files and
+    no reason to refuse them.
     """
 
     component: str
@@ -335,6 +337,8 @@ class ComponentFacts:
     synthetic: bool
     partition: str | None = None
     bytes_per_second: float = 0.0
+    qkv: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

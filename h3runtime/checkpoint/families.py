@@ -32,6 +32,14 @@ COMPONENTS: Final[Mapping[Component, tuple[str, ...]]] = {
 """Names that are all there in a file of the component (checkpoint-formats §5, §7). ComfyUI looks for encoder layer 49;
 layer 0 serves encoders of any depth."""
 
+LIKELY: Final[Mapping[Component, str]] = {
+    "transformer": r"\n\.(video_patch_proj|audio_patch_proj|adaln_t_table|token_refiner|blocks\.\d+\.attn\.qkv_proj)\b",
+    "text_encoder": r"\n\.visual\.(deepstack_merger_list|blocks|merger)\.",
+    "video_vae": r"\n\.(decoder\.transformer_blocks\.\d+\.attn\.to_qkv|encoder\.down\.5\.block)\.",
+    "audio_vae": r"\n\.(pre_block\.attn|decoder\.resblocks\.\d+\.convs1)\.",
+}
+"""Names by which a component that lacks some of its signs is still known."""
+
 TITLES: Final[Mapping[Component, str]] = {
     "transformer": "a transformer",
     "text_encoder": "a text encoder",
@@ -82,12 +90,20 @@ def _separate_qkv(names: Names) -> bool:
     return signs and names.match(r"\.blocks\.\d+\.attn\.(to_)?[qkv](_proj)?\.weight\n") and not names.has(".qkv_proj.")
 
 
+def _other_qwen(names: Names) -> bool:
+    """Published towers have 28, 36 or 64 language layers; H3 takes 50 of the 64 (conditioning contract §1.1)."""
+    last = (r"\.layers\.27\.", r"\.layers\.28\."), (r"\.layers\.35\.", r"\.layers\.36\.")
+    deep = any(names.match(end) and not names.match(beyond) for end, beyond in last)
+    return deep and names.has(".visual.", ".layers.0.self_attn.q_proj.")
+
+
 FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
     (Family(H3, "lora", "a LoRA"), _any_of(".lora_A.", ".lora_B.", ".lora_down.", ".lora_up.", "\n.lora_")),
     (
         Family(H3, "transformer", 'a transformer with separate q, k and v (a "DT" file)'),
         _separate_qkv,
     ),
+    (Family("qwen3_vl", "text_encoder", "a plain Qwen3-VL of another size than H3's"), _other_qwen),
     (Family(H3, "control_branch", "a control branch"), _any_of(".control_blocks.", ".control_proj_in.")),
     (Family(H3, "latent_upscaler", "a latent upscaler"), _all_of(".in_blocks.0.in_layers.")),
     (Family(H3, "preview_decoder", "a preview decoder"), _all_of("\n.decoder.22.bias\n")),
@@ -156,7 +172,7 @@ FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
     ),
     (
         Family("other", "text_encoder", "a language model without the vision tower that H3 needs"),
-        _all_of(".layers.0.self_attn.q_proj.", ".layers.0.input_layernorm."),
+        lambda n: n.has(".layers.0.self_attn.q_proj.", ".layers.0.input_layernorm.") and not n.has("\n.visual."),
     ),
 )
 """What else is found under the same folders, the most telling first."""
@@ -170,20 +186,28 @@ UNKNOWN: Final = Family("unknown", "unknown", "an unknown model")
 
 
 def component_of(names: Iterable[str]) -> Component | None:
-    """Which of the four components has these tensors under our names, None if none."""
+    """Which of the four components these tensors, under our names, are or were meant to be; None if none.
+
+    A component that lacks some of its signs and is nothing else is still one, so that what it lacks can be told.
+    """
     found = frozenset(names)
-    if _separate_qkv(Names(found)):
+    looked = Names(found)
+    sure = next((c for c, signs in COMPONENTS.items() if all(sign in found for sign in signs)), None)
+    if sure is not None and not _separate_qkv(looked) and not _other_qwen(looked):
+        return sure
+    if _foreign(looked) is not None:
         return None
-    return next((c for c, signs in COMPONENTS.items() if all(sign in found for sign in signs)), None)
+    return next((component for component, pattern in LIKELY.items() if looked.match(pattern)), None)
 
 
 def foreign_family(names: Iterable[str]) -> Family | None:
     """What can't be loaded and is known by these names; None for a component of ours and for the unknown."""
     found = frozenset(names)
-    if component_of(found) is not None:
-        return None
-    looked = Names(found)
-    return next((family for family, tells in FOREIGN if tells(looked)), None)
+    return None if component_of(found) is not None else _foreign(Names(found))
+
+
+def _foreign(names: Names) -> Family | None:
+    return next((family for family, tells in FOREIGN if tells(names)), None)
 
 
 def detect_component(shapes: Shapes) -> Component:

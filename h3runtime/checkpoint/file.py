@@ -71,7 +71,7 @@ class CheckpointFile:
 
     def _judge(self, prefix: str | None, qkv_order: QkvSwitch) -> None:
         self.metadata: Mapping[str, str] = self.source.metadata
-        self.prefix = _common_prefix(self.source.entries) if prefix is None else prefix
+        self.prefix = common_prefix(self.source.entries) if prefix is None else prefix
         found = _without_prefix(self.source.entries, self.prefix)
         if not found:
             raise checkpoint_error(self.path, [Offence(FILE, f"has no tensors under {self.prefix!r}")])
@@ -181,7 +181,7 @@ class CheckpointFile:
         self.close()
 
 
-def _common_prefix(entries: Mapping[str, StoredTensor]) -> str:
+def common_prefix(entries: Mapping[str, StoredTensor]) -> str:
     return next((p for p in PREFIXES if entries and all(name.startswith(p) for name in entries)), "")
 
 

@@ -93,8 +93,8 @@ class Evidence:
     verdict: QkvOrder | None
 
     def __str__(self) -> str:
-        shares = f"contiguous thirds explain {_percent(self.contiguous)}, thirds of heads {_percent(self.interleaved)}"
-        return f"{shares} of the row sizes' variance over {self.blocks} blocks"
+        shares = f"contiguous explains {_percent(self.contiguous)}, interleaved {_percent(self.interleaved)}"
+        return f"{shares} of the variance of row sizes in {self.blocks} blocks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,10 @@ def _by_files(found: Mapping[str, Evidence], layout: str, synthetic: bool) -> Qk
     if len(verdicts) > 1:
         told = "; ".join(f"{section}: {evidence}" for section, evidence in verdicts.values())
         return Offence("attn.qkv_proj", f"has its rows in different orders in one file: {told}")
-    verdict, evidence = next(((v, str(e)) for v, (_, e) in verdicts.items()), (None, ""))
+    verdict = next(iter(verdicts), None)
+    evidence = "; ".join(
+        f"{section}: {e}" for section, e in found.items() if verdict is not None and e.verdict == verdict
+    )
     if layout == "raw_shards":
         if verdict == "contiguous":
             told = f"has contiguous q, k and v, where shards have them interleaved: {evidence}"
@@ -161,7 +164,7 @@ def _by_files(found: Mapping[str, Evidence], layout: str, synthetic: bool) -> Qk
         return QkvDecision("interleaved", "convention", evidence or "shards have q, k and v interleaved by head")
     if verdict is not None:
         return QkvDecision(verdict, "statistics", evidence)
-    told = "; ".join(str(e) for e in found.values()) or "no row sizes could be read"
+    told = "; ".join(f"{section}: {e}" for section, e in found.items()) or "no row sizes could be read"
     warning = f"the order of q, k and v can't be told from statistics; assumed contiguous ({SETTING} says otherwise)"
     return QkvDecision("contiguous", "assumed", told, None if synthetic else warning)
 

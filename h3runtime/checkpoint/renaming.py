@@ -11,7 +11,7 @@ Which layout it is, the names tell. Fed by `file` with a `Source`; everything st
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -89,7 +89,7 @@ def layout_of(names: Entries, *, is_sharded: bool) -> Layout:
     """Told by names; a series of files under ComfyUI's own names is the vendor's (dit-contract §1.2)."""
     if is_diffusers(names):
         return "diffusers"
-    if any(name.startswith(theirs) for name in names for theirs, _ in ENCODER_NAMES):
+    if is_original_encoder(names):
         return "raw_shards" if is_sharded else "huggingface"
     return "raw_shards" if is_sharded else "comfyui"
 
@@ -99,12 +99,24 @@ def is_diffusers(names: Entries) -> bool:
     return all(sign in names for sign in TRANSFORMER_SIGNS) and any(".attn.to_q." in name for name in names)
 
 
+def our_names(entries: Entries) -> frozenset[str]:
+    """The names of `entries` (without prefix) as ours."""
+    if is_diffusers(entries):
+        return frozenset(_from_diffusers(entries)[0])
+    return frozenset(_encoder(entries)[0] if is_original_encoder(entries) else entries)
+
+
+def is_original_encoder(names: Iterable[str]) -> bool:
+    """A text encoder under its original names."""
+    return any(name.startswith(theirs) for name in names for theirs, _ in ENCODER_NAMES)
+
+
 def renamed(entries: Entries, folder: Path, config: Mapping[str, Any] | None, *, is_sharded: bool) -> Renamed:
     """`entries`: without prefix. `folder`: where the files lie. `config`: what a folder that was asked for has."""
     layout = layout_of(entries, is_sharded=is_sharded)
     if layout == "diffusers":
         return _diffusers(entries, folder, config)
-    if any(name.startswith(theirs) for name in entries for theirs, _ in ENCODER_NAMES):
+    if is_original_encoder(entries):
         found, offences = _encoder(entries)
         return Renamed(layout, found, overrides=_encoder_overrides(config or {}), offences=tuple(offences))
     wrong = _fixed(config or {}) if "video_patch_proj.weight" in entries else ()

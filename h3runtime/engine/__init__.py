@@ -2,7 +2,9 @@
 
     resident              the engine itself: load, generate
     load, paths           which files, and how they become models
-    load_meter            how far that is
+    components            which model each checkpoint fills, and by which rule
+    load_meter            how far loading is
+    inspection            a checkpoint judged as for loading, and what it would cost here
     conditions            pictures -> keyframe latents and what the text encoder sees
     clip, host_frames     latents -> MP4, while decoding goes on
     decode                saved latents -> clip, sound or pictures, without the transformer
@@ -37,4 +39,6 @@ def _log_component(facts: ComponentFacts) -> None:
         bytes=facts.bytes,
         load_seconds=facts.load_seconds,
         bytes_per_second=facts.bytes_per_second,
+        qkv=facts.qkv,
+        warnings=facts.warnings,
     )

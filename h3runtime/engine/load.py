@@ -6,37 +6,29 @@ the questions that need two files at once (does this encoder feed that transform
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.checkpoint import rules
-from h3runtime.checkpoint.families import Component, require_component
-from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile, checkpoint_error
+from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
 from h3runtime.checkpoint.hashing import sha256_of_parts
 from h3runtime.checkpoint.load import LoadReport, judge, load_module
-from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.checkpoint.stream import Reading
 from h3runtime.checkpoint.verify import Verification, Verified
-from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.core import ComponentFacts, OnProgress
-from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
+from h3runtime.engine import components
+from h3runtime.engine.components import Part
 from h3runtime.engine.load_meter import LoadMeter
 from h3runtime.engine.paths import ModelPaths
 from h3runtime.errors import CheckpointError, Offence
 from h3runtime.settings import Settings, default_cache_dir
-from h3runtime.vae.audio_config import AudioVaeConfig
 from h3runtime.vae.audio_vae import AudioVae
-from h3runtime.vae.tiling import Tiling
-from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_vae import VideoVae
 
 FL2VA = "fl2va"
@@ -70,41 +62,17 @@ class Models:
     warnings: tuple[str, ...] = ()
 
 
-Builder = Callable[[CheckpointFile], nn.Module]
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A file, what it should be, and the model that it fills."""
-
-    component: Component
-    path: Path
-    build: Builder
-    rule: LoadRule
-
-    def on_meta(self, file: CheckpointFile) -> nn.Module:
-        """The model without weights. CheckpointError, naming the file, if the file can't be one."""
-        require_component(file, self.component)
-        try:
-            with torch.device("meta"):
-                return self.build(file)
-        except CheckpointError as error:
-            if self.path.name in error.message:
-                raise
-            raise CheckpointError(f"{self.path.name}: {error.message}", error.offences) from None
-
-
 OpenVerification = Callable[[CheckpointFile], Verification]
 
 
-def require_loadable(parts: Sequence[_Part], verification: OpenVerification) -> dict[str, int]:
+def require_loadable(parts: Sequence[Part], verification: OpenVerification) -> dict[str, int]:
     """Every header against its model, and every remembered digest, before any data is read, and all faults of all files
     at once: with real weights the last file is minutes away. Returns the files' bytes by component."""
     faults: list[CheckpointError] = []
     sizes: dict[str, int] = {}
     for part in parts:
         try:
-            with CheckpointFile(part.path) as file:
+            with part.open() as file:
                 sizes[part.component] = file.size
                 verification(file).judge()
                 offences = list(judge(part.on_meta(file), file, part.rule))
@@ -141,22 +109,16 @@ class Loader:
 
     def models(self, compute_dtype: torch.dtype) -> Models:
         """All four components. CheckpointError names the files and every tensor that is wrong."""
-        paths = self.paths
         parts = (
-            _Part(
-                "transformer",
-                paths.transformer,
-                lambda f: Dit(DitConfig.from_shapes(f.shapes), dtype=compute_dtype),
-                rules.TRANSFORMER,
-            ),
-            _Part("text_encoder", paths.text_encoder, _text_encoder, rules.TEXT_ENCODER),
+            components.transformer(self.paths.transformer, self.settings, compute_dtype),
+            components.text_encoder(self.paths.text_encoder),
             *self._vae_parts(),
         )
         (transformer, encoder, video, audio), facts = self._load_all(parts)
         assert isinstance(transformer, Dit) and isinstance(encoder, TextEncoder)
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         vaes = Vaes(video, audio, facts[2:])
-        require_matching(transformer, encoder, vaes, paths)
+        require_matching(transformer, encoder, vaes, self.paths)
         return Models(transformer, encoder, vaes, facts, tuple(self._warnings))
 
     def vaes(self) -> Vaes:
@@ -164,19 +126,11 @@ class Loader:
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         return Vaes(video, audio, facts)
 
-    def _vae_parts(self) -> tuple[_Part, _Part]:
-        dtype = rules.vae_dtype(self.settings.vae_dtype)
-        tiling = Tiling.of_size(self.settings.vae_tile_size)
+    def _vae_parts(self) -> tuple[Part, Part]:
+        video = components.video_vae(self.paths.video_vae, self.settings)
+        return video, components.audio_vae(self.paths.audio_vae)
 
-        def build_video(file: CheckpointFile) -> nn.Module:
-            return VideoVae(VideoVaeConfig.from_shapes(file.shapes, _overrides(file)), dtype, tiling)
-
-        return (
-            _Part("video_vae", self.paths.video_vae, build_video, rules.video_vae(dtype)),
-            _Part("audio_vae", self.paths.audio_vae, _audio_vae, rules.AUDIO_VAE),
-        )
-
-    def _load_all(self, parts: Sequence[_Part]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
+    def _load_all(self, parts: Sequence[Part]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
         meter = LoadMeter(require_loadable(parts, self._verification), self._on_progress)
         loaded = [self._load(part, meter) for part in parts]
         return [module for module, _ in loaded], tuple(facts for _, facts in loaded)
@@ -184,22 +138,22 @@ class Loader:
     def _verification(self, file: CheckpointFile) -> Verification:
         return Verification(file.parts, full=self.settings.verify == "full", cache_dir=default_cache_dir())
 
-    def _load(self, part: _Part, meter: LoadMeter) -> tuple[nn.Module, ComponentFacts]:
+    def _load(self, part: Part, meter: LoadMeter) -> tuple[nn.Module, ComponentFacts]:
         meter.begin(part.component)
-        with CheckpointFile(part.path) as file:
+        with part.open() as file:
             module = part.on_meta(file)
             verification = self._verification(file)
             reading = Reading(verification.unknown, verification.found, meter.at)
             report = load_module(module, file, linear=self.linear, device=self.device, rule=part.rule, reading=reading)
             verified = verification.finish()
         module.eval().requires_grad_(False)
-        self._warnings += (*file.warnings, *verified.warnings)
-        facts = _facts(part, report, verified)
+        facts = _facts(part, file, report, verified)
+        self._warnings += facts.warnings
         self._on_component(facts)
         return module, facts
 
 
-def _facts(part: _Part, report: LoadReport, verified: Verified) -> ComponentFacts:
+def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verified) -> ComponentFacts:
     return ComponentFacts(
         component=part.component,
         file=part.path.name,
@@ -210,29 +164,9 @@ def _facts(part: _Part, report: LoadReport, verified: Verified) -> ComponentFact
         synthetic=report.synthetic,
         partition=FL2VA if part.component == "transformer" else None,
         bytes_per_second=report.bytes / max(report.seconds, 1e-9),
+        qkv=None if file.qkv is None else f"{file.qkv.order} ({file.qkv.how}: {file.qkv.why})",
+        warnings=(*file.warnings, *verified.warnings),
     )
-
-
-def _overrides(file: CheckpointFile) -> Mapping[str, object]:
-    """What the file's metadata says that its shapes can't; CheckpointError if that isn't a JSON object."""
-    text = file.metadata.get(CONFIG_KEY, "{}")
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise CheckpointError(
-            f"{file.path.name}: its {CONFIG_KEY} is no JSON object", [Offence(CONFIG_KEY, "is no JSON object")]
-        )
-    return found
-
-
-def _text_encoder(file: CheckpointFile) -> nn.Module:
-    return TextEncoder(TextEncoderConfig.from_shapes(file.shapes, _overrides(file)))
-
-
-def _audio_vae(file: CheckpointFile) -> nn.Module:
-    return AudioVae(AudioVaeConfig.from_shapes(file.shapes))
 
 
 def require_matching(transformer: Dit, encoder: TextEncoder, vaes: Vaes, paths: ModelPaths) -> None:

@@ -17,7 +17,7 @@ VAE_PATHS = ("video_vae_path", "audio_vae_path")
 
 @dataclass(frozen=True, slots=True)
 class ModelPaths:
-    """One file a component; `tokenizer` is a folder. `embedded`: the synthesised default."""
+    """One file, or one folder of files, a component; `tokenizer` is a folder. `embedded`: the synthesised default."""
 
     transformer: Path
     text_encoder: Path
@@ -37,7 +37,7 @@ def model_paths(settings: Settings, needed: Sequence[str] = ALL_PATHS) -> ModelP
     missing = [name for name in needed if name not in given]
     if not missing:
         return _paths(given, embedded=False)
-    if not all(_is_synthetic(path) for name, path in given.items() if name != "tokenizer_path"):
+    if not all(_is_synthetic(path, settings) for name, path in given.items() if name != "tokenizer_path"):
         why = "not set, while other checkpoint paths are"
         offences = [Offence(variable(name), why, "all of them or none") for name in missing]
         raise SettingsError(f"{', '.join(o.field for o in offences)}: {why}", offences)
@@ -50,8 +50,8 @@ def _embedded() -> dict[str, Path]:
     return dict(zip(ALL_PATHS, files, strict=True))
 
 
-def _is_synthetic(path: Path) -> bool:
-    with CheckpointFile(path) as file:
+def _is_synthetic(path: Path, settings: Settings) -> bool:
+    with CheckpointFile(path, qkv_order=settings.qkv_order) as file:
         return file.synthetic
 
 

@@ -82,6 +82,14 @@ def test_separate_q_k_and_v_are_no_transformer_of_ours(leaf: str) -> None:
         detect_component(found | {f"blocks.0.attn.{leaf}.weight": (1, 1)})
 
 
+@pytest.mark.parametrize("component", list(COMPONENTS))
+def test_a_component_that_lacks_a_sign_is_still_known(component: Component) -> None:
+    """So that the error names the tensor that is missing, not an unknown model."""
+    for sign in COMPONENTS[component]:
+        lacking = {name: shape for name, shape in SHAPES[component].items() if name != sign}
+        assert detect_component(lacking) == component
+
+
 def test_our_own_components_are_not_foreign() -> None:
     assert all(foreign_family(shapes) is None for shapes in SHAPES.values())
 

@@ -16,7 +16,7 @@ def hashed(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The files that were really read."""
     read: list[Path] = []
     real = hashing._hash
-    monkeypatch.setattr(hashing, "_hash", lambda path: read.append(path) or real(path))
+    monkeypatch.setattr(hashing, "_hash", lambda path, told: read.append(path) or real(path, told))
     return read
 
 
