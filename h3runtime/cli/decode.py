@@ -19,6 +19,7 @@ SAMPLING_ONLY = frozenset(
         "model_path",
         "text_encoder_path",
         "tokenizer_path",
+        "qkv_order",
         "attention",
         "prompt_cache_bytes",
         "max_area",

@@ -22,7 +22,7 @@ def require_names(output: Path | None, plot: Path | None, inputs: Collection[Pat
         told = f"{plot.name} doesn't end in the name of a kind of picture that can be drawn"
         raise invalid([Offence("plot", told, " or ".join(PLOT_KINDS))])
     for field, path in named:
-        _require_free(field, path, overwrite=overwrite)
+        require_free(field, path, overwrite=overwrite)
     taken = {path.resolve(): field for field, path in zip("ab", inputs, strict=True)}
     for field, path in named:
         if (other := taken.setdefault(path.resolve(), field)) != field:
@@ -45,7 +45,7 @@ def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _require_free(field: str, path: Path, *, overwrite: bool) -> None:
+def require_free(field: str, path: Path, *, overwrite: bool) -> None:
     folder = path.absolute().parent
     if not folder.is_dir():
         raise invalid([Offence(field, f"{folder} is not a folder", "a folder that exists")])

@@ -1,0 +1,143 @@
+"""What a LoRA file adapts, told from its names, shapes and a few scalars (checkpoint-formats §6).
+
+    <prefix><layer>.lora_A|lora_down[.default].weight [r, in]    .lora_B|lora_up... [out, r]    .alpha []
+    <prefix><layer>.diff, .diff_b, .set_weight, .set_bias, .dora_scale
+
+Read by `report`. It applies nothing and judges nothing: whether an adapter fits a checkpoint is for whoever loads it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import torch
+
+from h3runtime.checkpoint.entries import StoredTensor
+from h3runtime.checkpoint.families import H3
+from h3runtime.checkpoint.sources import Source
+
+PREFIXES: Final = (
+    "base_model.model.",
+    "model.diffusion_model.",
+    "diffusion_model.",
+    "transformer.",
+    "lora_unet_",
+    "lora_transformer_",
+)
+"""dit-contract §7.3, checkpoint-formats §6."""
+PAIR: Final = re.compile(r"(.+?)\.(lora_A|lora_B|lora_down|lora_up)(?:\.default)?\.weight")
+OTHER: Final = re.compile(r"(.+?)\.(alpha|diff|diff_b|dora_scale|(?:weight\.|bias\.)?set_weight|set_bias)")
+DOWN: Final = ("lora_A", "lora_down")
+NUMBER: Final = re.compile(r"(?<=[._])\d+(?=[._]|$)")
+HIDDEN: Final = 5376
+"""Of the published transformer (dit-contract §1.1): tells an adapter in Diffusers' names from other families'."""
+ALPHAS_SHOWN: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LoraTarget:
+    """Layers called alike, `*` for numbers. ranks: all that occur. inputs, outputs: of the first."""
+
+    layers: str
+    count: int
+    ranks: tuple[int, ...]
+    inputs: int
+    outputs: int
+
+
+@dataclass(frozen=True, slots=True)
+class LoraReport:
+    """naming: `comfyui` (fused qkv) or `diffusers`. pairs: adapted layers. alphas: distinct values, ascending.
+
+    with_alpha: how many layers have one. others: tensors of other kinds, by kind. adaln: whether AdaLN is adapted, and
+    so which checkpoints it fits: inputs of 2688 are a full one's, others a pruned one's.
+    """
+
+    family: str
+    naming: str
+    prefix: str
+    pairs: int
+    ranks: tuple[int, ...]
+    with_alpha: int
+    alphas: tuple[float, ...]
+    targets: tuple[LoraTarget, ...]
+    adaln: bool
+    others: Mapping[str, int]
+
+
+def read_lora(source: Source, stripped: str) -> LoraReport:
+    """`stripped`: what every name was found to begin with."""
+    prefix = stripped or next((p for p in PREFIXES if all(name.startswith(p) for name in source.entries)), "")
+    names = {name.removeprefix(prefix): entry for name, entry in source.entries.items()}
+    downs, ups, others = _sorted_out(names)
+    alphas = [n for n in names if n.endswith(".alpha")]
+    targets = _targets(downs, ups)
+    return LoraReport(
+        family=_family(names, downs),
+        naming="diffusers" if any(".attn.to_" in n or "_attn_to_" in n for n in names) else "comfyui",
+        prefix=prefix,
+        pairs=len(downs),
+        ranks=tuple(sorted({rank for target in targets for rank in target.ranks})),
+        with_alpha=len(alphas),
+        alphas=_values([names[n] for n in alphas], source),
+        targets=targets,
+        adaln=any("adaln" in layer or "norm_out" in layer for layer in downs),
+        others=others,
+    )
+
+
+def _sorted_out(
+    names: Mapping[str, StoredTensor],
+) -> tuple[dict[str, StoredTensor], dict[str, StoredTensor], dict[str, int]]:
+    downs: dict[str, StoredTensor] = {}
+    ups: dict[str, StoredTensor] = {}
+    others: dict[str, int] = {}
+    for name, entry in names.items():
+        pair, other = PAIR.fullmatch(name), OTHER.fullmatch(name)
+        if pair is not None:
+            (downs if pair[2] in DOWN else ups)[pair[1]] = entry
+        elif other is None or other[2] != "alpha":
+            kind = other[2] if other is not None else "unknown"
+            others[kind] = others.get(kind, 0) + 1
+    return downs, ups, others
+
+
+def _targets(downs: Mapping[str, StoredTensor], ups: Mapping[str, StoredTensor]) -> tuple[LoraTarget, ...]:
+    groups: dict[str, list[str]] = {}
+    for layer in downs:
+        groups.setdefault(NUMBER.sub("*", layer), []).append(layer)
+    return tuple(
+        LoraTarget(
+            layers=pattern,
+            count=len(layers),
+            ranks=tuple(sorted({_size(downs[layer], 0) for layer in layers})),
+            inputs=_size(downs[layers[0]], 1),
+            outputs=_size(ups[layers[0]], 0) if layers[0] in ups else 0,
+        )
+        for pattern, layers in groups.items()
+    )
+
+
+def _size(entry: StoredTensor, axis: int) -> int:
+    return entry.shape[axis] if axis < len(entry.shape) else 0
+
+
+def _family(names: Mapping[str, StoredTensor], downs: Mapping[str, StoredTensor]) -> str:
+    fused = any("qkv_proj" in name or "adaln_proj" in name for name in names)
+    refined = any("refiner_blocks" in name for name in names)
+    wide = any(_size(entry, 1) == HIDDEN for entry in downs.values())
+    return H3 if fused or refined or wide else "unknown"
+
+
+def _values(entries: list[StoredTensor], source: Source) -> tuple[float, ...]:
+    found = set()
+    for entry in entries:
+        if entry.nbytes == entry.dtype.itemsize:
+            span = entry.spans[0]
+            part = source.parts[span.part]
+            raw = bytearray(part.pread(part.data_start + span.start, span.nbytes))
+            found.add(float(torch.frombuffer(raw, dtype=torch.uint8).view(entry.dtype)[0]))
+    return tuple(sorted(found)[:ALPHAS_SHOWN])
