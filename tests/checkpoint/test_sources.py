@@ -6,16 +6,21 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.checkpoint import layouts, rules
-from h3runtime.checkpoint.embedded import TEXT_ENCODER
+from h3runtime.checkpoint.embedded import TEXT_ENCODER, CheckpointSet
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import judge
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
+from h3runtime.engine.load import Loader, Models
+from h3runtime.engine.paths import ModelPaths
 from h3runtime.errors import CheckpointError
-from tests.checkpoint.tiny_transformer import write_index, write_shards
+from h3runtime.settings import Settings
+from tests.checkpoint.tiny_transformer import by_head, resident, same, write_index, write_shards
 
 TENSORS = {f"t{i}.weight": torch.full((2, 3), float(i)) for i in range(6)}
 SHARDS = [f"model-0000{i}-of-00003.safetensors" for i in (1, 2, 3)]
@@ -246,3 +251,46 @@ def test_two_names_for_one_tensor_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "encoder.safetensors"
     write_file(path, {"model.visual.x": torch.zeros(1), "visual.x": torch.zeros(1)})
     assert "visual.x is there twice" in refused(path).message or "Hugging Face" in refused(path).message
+
+
+# The engine
+
+
+@pytest.fixture(autouse=True)
+def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
+def engine_models(made: CheckpointSet, transformer: Path, text_encoder: Path) -> Models:
+    paths = ModelPaths(transformer, text_encoder, made.video_vae, made.audio_vae, made.tokenizer, embedded=False)
+    loader = Loader(Settings(), paths, torch.device("cpu"), DequantLinear(), lambda _: None)
+    return loader.models(torch.bfloat16)
+
+
+def test_the_engine_loads_the_release_as_it_is_published(embedded: CheckpointSet, tmp_path: Path) -> None:
+    """Shards of interleaved NVFP4 and of the original encoder: the bits of the files that ComfyUI has."""
+    tensors = {
+        name: by_head(t.view(torch.uint8), 2).view(t.dtype) if "qkv_proj.weight" in name and t.ndim == 2 else t
+        for name, t in load_file(embedded.transformer).items()
+    }
+    transformer = write_shards(tmp_path / "transformer", tensors)
+    encoder = {theirs(name): tensor for name, tensor in load_file(embedded.text_encoder).items()}
+    text_encoder = write_shards(tmp_path / "text_encoder", encoder)
+    vision = {"num_heads": 2, "deepstack_visual_indexes": [0, 1, 2]}
+    (text_encoder / "config.json").write_text(json.dumps({"vision_config": vision}))
+    ours = engine_models(embedded, embedded.transformer, embedded.text_encoder)
+    raw = engine_models(embedded, transformer, text_encoder)
+    assert same(resident(ours.transformer), resident(raw.transformer))
+    assert same(resident(ours.text_encoder), resident(raw.text_encoder))
+    assert ours.text_encoder.config == raw.text_encoder.config
+    assert (raw.facts[0].qkv or "").startswith("interleaved (convention: ") and raw.warnings == ()
+
+
+def test_the_engine_refuses_other_models_by_name_and_all_at_once(embedded: CheckpointSet, tmp_path: Path) -> None:
+    ltx, gguf = tmp_path / "ltx.safetensors", tmp_path / "encoder.gguf"
+    write_file(ltx, {"transformer_blocks.0.audio_to_video_attn.to_q.weight": torch.zeros(2, 2)})
+    gguf.write_bytes(b"GGUF\3\0\0\0")
+    with pytest.raises(CheckpointError) as caught:
+        engine_models(embedded, ltx, gguf)
+    assert "ltx.safetensors: looks like an LTX transformer" in caught.value.message
+    assert "encoder.gguf: is a GGUF file" in caught.value.message

@@ -6,6 +6,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import torch
+from torch import nn
 
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import DequantLinear
@@ -117,11 +118,16 @@ def write_index(folder: Path, weight_map: Mapping[str, object], total: int, stem
 
 
 def loaded(path: Path, **options: object) -> dict[str, torch.Tensor]:
-    """Everything resident after a load, by name and field: what two equal models agree on bit for bit."""
+    """What `resident` tells of the model that `path` fills: two equal ones agree on it bit for bit."""
     with CheckpointFile(path, **options) as file:
         with torch.device("meta"):
             model = Dit(DitConfig.from_shapes(file.shapes))
         load_module(model, file, linear=DequantLinear(), device=torch.device("cpu"), rule=rules.TRANSFORMER)
+    return resident(model)
+
+
+def resident(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Everything that a loaded model holds, by name and field."""
     found = dict(model.state_dict())
     for name, module in model.named_modules():
         if isinstance(module, BackendLinear):
