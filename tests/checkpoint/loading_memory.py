@@ -1,6 +1,6 @@
 """Run by `test_loading_cost`: load one file in a process of its own and tell what it took, as JSON.
 
-    python -m tests.checkpoint.loading_memory FILE
+    python -m tests.checkpoint.loading_memory FILE [DEVICE]
 
 Peaks are of anonymous and shared memory, sampled by a thread: the kernel's own counter of the resident peak counts
 library code as well.
@@ -47,18 +47,21 @@ class Peak(threading.Thread):
         self.join()
 
 
-def main(path: Path) -> None:
+def main(path: Path, device: torch.device) -> None:
     torch.set_num_threads(1)
+    if device.type == "cuda":
+        # The context's own memory is no part of a load.
+        torch.zeros(1, device=device)
     digests: dict[int, str] = {}
     with CheckpointFile(path) as file:
         names = list(file.entries)
         before = held_bytes()
         with Peak() as peak:
-            kept = dict(stream(file, names, torch.device("cpu"), Reading(frozenset({0}), digests.__setitem__)))
-        weights = sum(tensor.nbytes for tensor in kept.values())
+            kept = dict(stream(file, names, device, Reading(frozenset({0}), digests.__setitem__)))
+        weights = sum(tensor.nbytes for tensor in kept.values() if not tensor.is_cuda)
     told = {"above": peak.bytes - before - weights, "kept": held_bytes() - before - weights, "sha256": digests[0]}
     print(json.dumps(told))
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    main(Path(sys.argv[1]), torch.device(*sys.argv[2:] or ["cpu"]))

@@ -1,4 +1,4 @@
-"""Checkpoints to the accelerator through the staging buffer: every byte that the CPU gets."""
+"""Checkpoints to the accelerator through page-locked buffers: every byte that the CPU gets."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,8 +9,9 @@ from torch import nn
 
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import dense
-from h3runtime.checkpoint import stream as checkpoint_stream
+from h3runtime.checkpoint import blocks
 from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.stream import stream
 from h3runtime.engine.resident import ResidentEngine
 
 pytestmark = pytest.mark.gpu
@@ -22,17 +23,17 @@ def bits(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
 
 
-@pytest.mark.parametrize("staging", [None, 1000])
+@pytest.mark.parametrize("block", [None, 1000])
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_tensors_are_those_of_the_cpu(
-    engine: ResidentEngine, monkeypatch: pytest.MonkeyPatch, component: str, staging: int | None
+    engine: ResidentEngine, monkeypatch: pytest.MonkeyPatch, component: str, block: int | None
 ) -> None:
-    if staging is not None:
-        monkeypatch.setattr(checkpoint_stream, "STAGING_BYTES", staging)
+    if block is not None:
+        monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
     path: Path = getattr(engine.paths, component)
     with CheckpointFile(path) as file:
-        names = [n for n, e in file.entries.items() if staging is None or e.nbytes <= 1 << 20]
-        for name, ours in checkpoint_stream.stream(file, names, engine.device):
+        names = [n for n, e in file.entries.items() if block is None or e.nbytes <= 1 << 20]
+        for name, ours in stream(file, names, engine.device):
             wanted = file.read(name)
             assert ours.is_cuda and (ours.dtype, ours.shape) == (wanted.dtype, wanted.shape)
             assert torch.equal(bits(ours).cpu(), bits(wanted)), name
