@@ -25,6 +25,7 @@ from h3runtime.checkpoint.markers import SUFFIX, Marker, metadata_markers, parse
 from h3runtime.checkpoint.qkv_order import QkvDecision, QkvSwitch, Stored, as_contiguous, decide
 from h3runtime.checkpoint.renaming import renamed
 from h3runtime.checkpoint.sources import SYNTHETIC_KEY, open_source
+from h3runtime.checkpoint.synthetic_mark import is_marked_synthetic
 from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
 from h3runtime.errors import Offence
 
@@ -51,7 +52,7 @@ class CheckpointFile:
     metadata:    the header's `__metadata__`.
     overrides:   what a folder's `config.json` tells of a text encoder that shapes can't.
     qkv:         the row order of fused q, k and v as stored, and what told it; None for what is no transformer.
-    synthetic:   the metadata says that these weights were made up.
+    synthetic:   the metadata, or a `SYNTHETIC` file beside, says that these weights were made up.
     warnings:    what an operator should know and that is no reason to refuse.
 
     `prefix` given: only tensors under it are seen (a bundle). Not given: one of `PREFIXES` is taken off if every name
@@ -141,7 +142,7 @@ class CheckpointFile:
 
     @property
     def synthetic(self) -> bool:
-        return self.metadata.get(SYNTHETIC_KEY) == "1"
+        return self.metadata.get(SYNTHETIC_KEY) == "1" or all(is_marked_synthetic(part.path) for part in self.parts)
 
     @property
     def data_bytes(self) -> int:

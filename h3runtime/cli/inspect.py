@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         def on_bytes(done: int, in_all: int) -> None:
             bar(Progress("hashing", fraction=done / max(in_all, 1)))
 
-        found = inspect(arguments.checkpoint, settings, hashed=not arguments.no_hash, on_bytes=on_bytes)
+        found = inspect(arguments.checkpoint.absolute(), settings, hashed=not arguments.no_hash, on_bytes=on_bytes)
     _tell(found, arguments)
     return 0
 

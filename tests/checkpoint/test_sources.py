@@ -13,6 +13,7 @@ from h3runtime.checkpoint import layouts, rules
 from h3runtime.checkpoint.embedded import TEXT_ENCODER, CheckpointSet
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import judge
+from h3runtime.checkpoint.synthetic_mark import fingerprint
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
@@ -101,6 +102,16 @@ def test_made_up_is_what_all_shards_say(folder: Path) -> None:
         number = SHARDS.index(name)
         own = {k: t for i, (k, t) in enumerate(TENSORS.items()) if i % 3 == number}
         write_file(folder / name, own, {"h3runtime_synthetic": "1"})
+    with CheckpointFile(folder) as file:
+        assert file.synthetic
+
+
+def test_shards_beside_their_mark_are_made_up(folder: Path) -> None:
+    lines = [f"{fingerprint(folder / name)}  {name}\n" for name in SHARDS]
+    (folder / "SYNTHETIC").write_text("".join(lines[:2]))
+    with CheckpointFile(folder) as file:
+        assert not file.synthetic
+    (folder / "SYNTHETIC").write_text("".join(lines))
     with CheckpointFile(folder) as file:
         assert file.synthetic
 
