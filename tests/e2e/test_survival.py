@@ -14,7 +14,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -277,7 +277,8 @@ def end(engine: ResidentEngine, spec: GenerateSpec) -> tuple[str, str | None]:
 
 MOMENTS = 20
 JOB = SMALL | {"steps": 8}
-LOOK = 0.02
+LOOK = 0.1
+"""Seconds between questions: each costs the service some milliseconds of the core that restarts its engine."""
 
 
 class Vigil(threading.Thread):
@@ -301,7 +302,7 @@ class Vigil(threading.Thread):
 
 @pytest.mark.timeout(900)
 def test_an_engine_killed_at_any_moment_never_wedges_the_service(tmp_path: Path) -> None:
-    """Twenty restarts take a minute of one core, nearly all of it the import of PyTorch."""
+    """Twenty restarts take a minute and a half of one core, most of it the import of PyTorch."""
     server = start(tmp_path, H3_RESTARTS=str(MOMENTS), H3_WARMUP_SHAPES=",")
     try:
         wait_until_ready(server)
@@ -327,13 +328,13 @@ def test_an_engine_killed_at_any_moment_never_wedges_the_service(tmp_path: Path)
 
 def kill_in_a_job(server: Server, seconds: float) -> dict[str, Any]:
     """Kill the engine so long after a job was sent. Returns the ended job, the service being ready again."""
-    engine = engine_of(server.process.pid)
+    engine = look(lambda: engine_of(server.process.pid))
     answer = server.client.post("/generate", json=JOB, headers={"Prefer": "respond-async"})
     assert answer.status_code == 202, answer.text
     time.sleep(seconds)
     os.kill(engine, signal.SIGKILL)
     job = look(lambda: (j := server.client.get(f"/jobs/{answer.json()['id']}").json())["finished_at"] and j)
-    look(lambda: server.client.get("/ready").status_code == 200 and engine_of(server.process.pid) != engine)
+    look(lambda: server.client.get("/ready").status_code == 200 and engine_of(server.process.pid) not in (None, engine))
     return dict(job)
 
 
@@ -352,11 +353,13 @@ def judge(jobs: list[dict[str, Any]], server: Server, sha256: str) -> None:
 
 
 def engine_of(server: int) -> int | None:
-    """The child of the service that is the engine; None while there is none."""
+    """The child of the service that is the engine; None while there is none, or while the kernel's list skips it."""
     for children in Path(f"/proc/{server}/task").glob("*/children"):
-        for pid in children.read_text().split():
-            if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
+        # Threads come and go while we look.
+        with suppress(OSError):
+            for pid in children.read_text().split():
+                if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                    return int(pid)
     return None
 
 
