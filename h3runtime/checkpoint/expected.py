@@ -20,6 +20,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from h3runtime.checkpoint.hashing import HEX
+from h3runtime.checkpoint.header import FILE
+from h3runtime.checkpoint.tensor_file import checkpoint_error, reason
+from h3runtime.errors import Offence
 
 SUMS_NAME = "SHA256SUMS"
 MAX_SUMS_BYTES = 1 << 20
@@ -65,7 +68,8 @@ class Expectation:
 
 
 def expectations(path: Path, size: int) -> tuple[Expectation, ...]:
-    """Everything that is said of the file at `path`. What can't be read says nothing."""
+    """Everything that is said of the file at `path`. CheckpointError for a SHA256SUMS that is there and can't be read:
+    who put it there wants it read."""
     found = [said for place in _places(path) for said in (*_from_sums(place), *_from_download(place))]
     found += _from_hub_cache(path)
     if (digest := PUBLISHED.get((path.name, size))) is not None:
@@ -82,7 +86,7 @@ def write_sums(folder: Path, digests: Mapping[str, str]) -> Path:
     kept = {name: digest for name, digest in _listed(path) if name not in digests}
     lines = [f"{digest}  {name}\n" for name, digest in sorted({**kept, **digests}.items())]
     temporary = folder / f".{SUMS_NAME}.{os.getpid()}"
-    temporary.write_text("".join(lines), encoding="utf-8")
+    temporary.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
     return temporary.replace(path)
 
 
@@ -101,7 +105,7 @@ def _from_sums(path: Path) -> Iterator[Expectation]:
 
 def _listed(sums: Path) -> Iterator[tuple[str, str]]:
     """(name relative to the folder of the list, digest) of every line that is one."""
-    for line in _text(sums).replace("\r\n", "\n").split("\n"):
+    for line in _content(sums).replace("\r\n", "\n").split("\n"):
         if (match := LINE.fullmatch(line) or TAGGED.fullmatch(line)) is not None:
             name = re.sub(r"\\[\\nr]", lambda m: ESCAPES[m[0]], match["name"]) if match["escaped"] else match["name"]
             yield str(PurePosixPath(name)), match["digest"].lower()
@@ -123,8 +127,20 @@ def _from_hub_cache(path: Path) -> Iterator[Expectation]:
             yield Expectation(there.name, "the Hugging Face cache, which names it so")
 
 
+def _content(sums: Path) -> str:
+    """Empty if there is no list. File names are bytes, so that it may hold anything."""
+    try:
+        if sums.stat().st_size > MAX_SUMS_BYTES:
+            raise checkpoint_error(sums, [Offence(FILE, f"is longer than {MAX_SUMS_BYTES} bytes")])
+        return sums.read_bytes().decode("utf-8", "surrogateescape")
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+    except OSError as error:
+        raise checkpoint_error(sums, [Offence(FILE, f"can't be read: {reason(error)}")]) from None
+
+
 def _text(path: Path) -> str:
-    """ "" for a file that isn't there or isn't text of a sensible size."""
+    """Empty for a file that isn't there or isn't text of a sensible size."""
     with suppress(OSError, ValueError):
         if path.is_file() and path.stat().st_size <= MAX_SUMS_BYTES:
             return path.read_text(encoding="utf-8")

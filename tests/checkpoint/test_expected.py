@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from h3runtime.checkpoint.expected import DOWNLOADS, PUBLISHED, SUMS_NAME, expectations, write_sums
+from h3runtime.checkpoint.expected import DOWNLOADS, MAX_SUMS_BYTES, PUBLISHED, SUMS_NAME, expectations, write_sums
+from h3runtime.errors import CheckpointError
 
 A, B = "a" * 64, "b" * 64
 
@@ -68,6 +70,13 @@ def test_a_list_that_we_write_is_one_that_the_tool_reads(file: Path) -> None:
 def test_a_list_that_is_none_says_nothing(file: Path, content: bytes) -> None:
     (file.parent / SUMS_NAME).write_bytes(content)
     assert digests(file) == []
+
+
+@pytest.mark.parametrize("spoil", [Path.mkdir, lambda path: path.write_bytes(b" " * (MAX_SUMS_BYTES + 1))])
+def test_a_list_that_can_t_be_read_is_no_list_that_isn_t_there(file: Path, spoil: Callable[[Path], object]) -> None:
+    spoil(file.parent / SUMS_NAME)
+    with pytest.raises(CheckpointError, match=r"SHA256SUMS: (can't be read: is a directory|is longer than)"):
+        expectations(file, 3)
 
 
 def metadata(root: Path, name: str, etag: str) -> None:
