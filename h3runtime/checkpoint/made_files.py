@@ -18,6 +18,7 @@ import torch
 from h3runtime.checkpoint import layouts, published, synthetic
 from h3runtime.checkpoint.layouts import AudioVaeSizes, EncoderSizes, TransformerSizes, VideoVaeSizes
 from h3runtime.checkpoint.published import SetFormat
+from h3runtime.checkpoint.recipes.audio_vae import STREAM
 from h3runtime.checkpoint.recipes.recipe import Recipe
 from h3runtime.checkpoint.storage import Storage, StoredTensor, pack, stored_layout
 from h3runtime.checkpoint.writer import encode_header, in_order, write_file
@@ -63,12 +64,13 @@ class MadeFile:
 
 @dataclass(frozen=True, slots=True)
 class SetSizes:
-    """Sizes of the four components."""
+    """Sizes of the four components. audio_stream: what `synthetic.audio_vae` has to know of its."""
 
     transformer: TransformerSizes
     text_encoder: EncoderSizes
     video_vae: VideoVaeSizes
     audio_vae: AudioVaeSizes
+    audio_stream: float = STREAM
 
 
 def set_files(
@@ -105,7 +107,7 @@ def set_files(
         MadeFile(
             published.AUDIO_VAE_NAME,
             layouts.audio_vae_shapes(sizes.audio_vae),
-            synthetic.audio_vae(seed),
+            synthetic.audio_vae(seed, sizes.audio_stream),
             published.AUDIO_VAE_FP32,
             mark,
         ),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -16,19 +16,20 @@ from h3runtime.errors import DiskFull, Offence, OutputExists, invalid
 
 
 @contextmanager
-def staged(folder: Path, names: Sequence[str], headers: Mapping[str, int], *, overwrite: bool) -> Iterator[Path]:
-    """A folder inside `folder` whose contents move there when the block ends well, and that is gone in any case.
+def staged(folder: Path, names: Mapping[str, int | None], *, overwrite: bool) -> Iterator[Path]:
+    """A folder inside `folder` whose contents move there, oldest first, when the block ends well; gone in any case.
 
-    names: what will be written; OutputExists if one is there, unless it may be replaced or is a header alone.
+    names: what must not be there yet, each with the size at which it may be all the same (there is nothing in it to
+    lose) or None. OutputExists lists those in the way; contents of other names are replaced. A full disk is DiskFull.
     """
-    _refuse_taken(folder, names, headers, overwrite=overwrite)
+    _refuse_taken(folder, names, overwrite=overwrite)
     made = _missing(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(dir=folder, prefix=".synth-") as stage:
             yield Path(stage)
-            for name in names:
-                _move(Path(stage) / name, folder / name)
+            for moved in sorted(Path(stage).iterdir(), key=lambda path: path.stat().st_mtime_ns):
+                _move(moved, folder / moved.name)
     except BaseException as error:
         for created in made:
             with suppress(OSError):
@@ -52,16 +53,15 @@ def _missing(folder: Path) -> list[Path]:
     return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
-def _refuse_taken(folder: Path, names: Sequence[str], headers: Mapping[str, int], *, overwrite: bool) -> None:
+def _refuse_taken(folder: Path, names: Mapping[str, int | None], *, overwrite: bool) -> None:
     if folder.exists() and not folder.is_dir():
         raise invalid([Offence("DIR", f"{folder} is not a folder", "a folder, or a name that is free")])
-    taken = [name for name in names if (folder / name).exists()]
-    mine = [name for name in taken if overwrite or _is_header(folder / name, headers.get(name))]
-    if kept := [name for name in taken if name not in mine]:
+    taken = [name for name, spare in names.items() if (folder / name).exists() and _size(folder / name) != spare]
+    if taken and not overwrite:
         legal = "another folder, or --overwrite"
-        raise OutputExists(f"{folder}: {', '.join(kept)} exists", [Offence(name, "exists", legal) for name in kept])
+        raise OutputExists(f"{folder}: {', '.join(taken)} exists", [Offence(name, "exists", legal) for name in taken])
 
 
-def _is_header(path: Path, size: int | None) -> bool:
-    """Left by `write_headers`: there is nothing in it to lose."""
-    return path.is_file() and path.stat().st_size == size
+def _size(path: Path) -> int:
+    """Of a file; of nothing else."""
+    return path.stat().st_size if path.is_file() else -1

@@ -4,38 +4,47 @@
     DIR/qwen3vl_32b_minimax_h3_<format>.safetensors         DIR/minimax_h3_{video_vae_fp16,audio_vae_fp32}.safetensors
                                                             DIR/SHA256SUMS
 
-A set appears whole or not at all (`staging`). Tiny files are made by `made_files` and say in their metadata that they are
-synthetic; files of the published sizes are streamed by `full_size`, have the published header and are listed in
+A set appears whole or not at all (`staging`). Tiny files are made by `made_files` and say in their metadata that they
+are synthetic; files of the published sizes are streamed by `full_size`, have the published header and are listed in
 `SYNTHETIC`. The tokenizer is `byte_tokenizer`'s, since the published one isn't ours to write.
 """
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from h3runtime.checkpoint import layouts, synthetic_mark
 from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.embedded import METADATA, TOKENIZER, TOLD, VIDEO_VAE
+from h3runtime.checkpoint.expected import SUMS_NAME, write_sums
 from h3runtime.checkpoint.full_size import write_streamed
 from h3runtime.checkpoint.made_files import MadeFile, SetSizes, set_files
 from h3runtime.checkpoint.published import SetFormat
+from h3runtime.checkpoint.recipes.audio_vae import FULL_STREAM
 from h3runtime.checkpoint.staging import staged
 from h3runtime.checkpoint.writer import write_whole
 from h3runtime.errors import DiskFull, Offence, invalid
 
 OnBytes = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
-ENV_NAME, SUMS_NAME = "h3.env", "SHA256SUMS"
+ENV_NAME = "h3.env"
 VARIABLES = ("H3_MODEL_PATH", "H3_TEXT_ENCODER_PATH", "H3_VIDEO_VAE_PATH", "H3_AUDIO_VAE_PATH")
 UNQUOTABLE = "'\"\\$`"
 """Characters that a shell and the reader of `--config` don't take alike, even in quotes."""
 SMALL_FILES = 1 << 20
 """Bytes set aside for everything that isn't a checkpoint."""
 
-FULL = SetSizes(layouts.TransformerSizes(), layouts.EncoderSizes(), layouts.VideoVaeSizes(), layouts.AudioVaeSizes())
+FULL = SetSizes(
+    layouts.TransformerSizes(),
+    layouts.EncoderSizes(),
+    layouts.VideoVaeSizes(),
+    layouts.AudioVaeSizes(),
+    FULL_STREAM,
+)
 """The published sizes."""
 TINY = SetSizes(
     layouts.TransformerSizes(hidden=256, layers=3, heads=4, ffn=512, text_dim=256, time_hidden=128, time_dim=64),
@@ -52,7 +61,7 @@ TINY = SetSizes(
     ),
     VIDEO_VAE,
     layouts.AudioVaeSizes(
-        encoder_widths=(8, 16, 32, 64, 128, 256), decoder_in=64, decoder_widths=(64, 32, 16, 8, 8, 4, 2, 2)
+        encoder_widths=(8, 16, 32, 64, 128, 256), decoder_in=64, decoder_widths=(64, 32, 16, 8, 8, 8, 8, 8)
     ),
 )
 """Small, with everything that the rotation's groups of 256 (64 for unpruned AdaLN) and NVFP4's tiles have to divide."""
@@ -91,7 +100,7 @@ def plan(order: Order) -> tuple[MadeFile, MadeFile, MadeFile, MadeFile]:
 def write_headers(folder: Path, order: Order, *, overwrite: bool) -> tuple[Written, ...]:
     """Files that end where their data would begin, to be looked at: no loader takes them."""
     files = plan(order)
-    with staged(folder, [f.name for f in files], _headers(files), overwrite=overwrite) as stage:
+    with staged(folder, _headers(files), overwrite=overwrite) as stage:
         for file in files:
             write_whole(stage / file.name, file.header())
     return tuple(Written(folder / f.name, f.size(), len(f.layout()), "") for f in files)
@@ -101,17 +110,25 @@ def write_set(folder: Path, order: Order, *, overwrite: bool, on_bytes: OnBytes,
     """The whole set. OutputExists, DiskFull and InvalidRequest say what is in the way before anything is written."""
     files = plan(order)
     variables = environment(folder, files)
-    names = [*(f.name for f in files), TOKENIZER, ENV_NAME, SUMS_NAME, synthetic_mark.NAME]
-    with staged(folder, names, _headers(files), overwrite=overwrite) as stage:
+    names = _headers(files) | {TOKENIZER: None, ENV_NAME: None}
+    with staged(folder, names, overwrite=overwrite) as stage:
         _require_space(folder, files)
         sums = _write_files(stage, files, order, on_bytes, threads)
+        _write_sums(folder, stage, sums)
+        marked = synthetic_mark.mark(folder, [stage / file.name for file in files])
+        write_whole(stage / synthetic_mark.NAME, marked.encode())
         (stage / TOKENIZER).mkdir()
         for name, content in tokenizer_files().items():
             write_whole(stage / TOKENIZER / name, content)
         write_whole(stage / ENV_NAME, variables.encode())
-        write_whole(stage / SUMS_NAME, "".join(f"{sums[f.name]}  {f.name}\n" for f in files).encode())
-        write_whole(stage / synthetic_mark.NAME, synthetic_mark.mark(stage / f.name for f in files).encode())
     return tuple(Written(folder / f.name, f.size(), len(f.layout()), sums[f.name]) for f in files)
+
+
+def _write_sums(folder: Path, stage: Path, sums: Mapping[str, str]) -> None:
+    """With the lines for other files that are in `folder` already."""
+    with suppress(FileNotFoundError):
+        shutil.copyfile(folder / SUMS_NAME, stage / SUMS_NAME)
+    write_sums(stage, sums)
 
 
 def _write_files(
@@ -148,7 +165,8 @@ def environment(folder: Path, files: Sequence[MadeFile]) -> str:
     return "".join(f"{name}='{path}'\n" for name, path in paths.items())
 
 
-def _headers(files: Sequence[MadeFile]) -> dict[str, int]:
+def _headers(files: Sequence[MadeFile]) -> dict[str, int | None]:
+    """Names, with the size that each has as a header alone."""
     return {file.name: len(file.header()) for file in files}
 
 

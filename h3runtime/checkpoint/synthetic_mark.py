@@ -21,20 +21,30 @@ MAX_BYTES = 1 << 20
 """A larger `SYNTHETIC` isn't ours."""
 
 
-def mark(paths: Iterable[Path]) -> str:
-    """Contents of the `SYNTHETIC` file for these checkpoints of one folder."""
-    return PREAMBLE + "".join(f"{fingerprint(path)}  {path.name}\n" for path in paths)
+def mark(folder: Path, paths: Iterable[Path]) -> str:
+    """Contents of `folder`'s `SYNTHETIC` file once these checkpoints are in it; what it lists already stays."""
+    listed = {fingerprint(path): path.name for path in paths}
+    kept = [line for line in _lines(folder) if line.split(" ", 1)[0] not in listed]
+    return PREAMBLE + "".join(
+        f"{line}\n" for line in [*kept, *(f"{digest}  {name}" for digest, name in listed.items())]
+    )
 
 
 def is_marked_synthetic(path: Path) -> bool:
     """Whether the `SYNTHETIC` file beside `path`, if there is one, lists it. Unreadable is no."""
+    listed = {line.split(" ", 1)[0] for line in _lines(path.parent)}
     try:
-        with path.with_name(NAME).open("rb") as file:
-            lines = file.read(MAX_BYTES).splitlines()
-        listed = {line.split(b" ", 1)[0] for line in lines if not line.startswith(b"#")}
-        return bool(listed) and fingerprint(path).encode() in listed
-    except (OSError, ValueError):
+        return bool(listed) and fingerprint(path) in listed
+    except OSError:
         return False
+
+
+def _lines(folder: Path) -> list[str]:
+    try:
+        with (folder / NAME).open(encoding="utf-8") as file:
+            return [line for line in file.read(MAX_BYTES).splitlines() if line and not line.startswith("#")]
+    except (OSError, ValueError):
+        return []
 
 
 def fingerprint(path: Path) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import torch
 
@@ -10,8 +11,13 @@ from h3runtime.checkpoint.constants import AUDIO_LATENTS_MEAN, AUDIO_LATENTS_STD
 from h3runtime.checkpoint.random_values import uniform
 from h3runtime.checkpoint.recipes.recipe import NORM, Recipe, Spread, cycled
 
+LOUDNESS = 0.12
+"""Root mean square that the sound shall have."""
+STREAM, FULL_STREAM = 2.3, 8.2
+"""That of what enters the last filter, in small models and in one of the published sizes (measured)."""
 
-def audio_vae(seed: int = 0) -> Recipe:
+
+def audio_vae(seed: int = 0, stream: float = STREAM) -> Recipe:
     """DAC-style encoder and BigVGAN decoder with folded weight norm."""
     return Recipe(
         seed,
@@ -34,7 +40,7 @@ def audio_vae(seed: int = 0) -> Recipe:
             ("latents_std", lambda _r, _n, shape: cycled(AUDIO_LATENTS_STD, shape[0])),
             ("*.filter", _low_pass),
             ("pre_block.attn.zero_k_bias", lambda _r, _n, shape: torch.zeros(shape)),
-            ("decoder.conv_post.weight", _last_filter),
+            ("decoder.conv_post.weight", partial(_last_filter, stream)),
         ),
     )
 
@@ -47,11 +53,7 @@ def _low_pass(recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tensor
     return torch.tensor([*AUDIO_TAPS, *reversed(AUDIO_TAPS)]).reshape(shape)
 
 
-LOUDNESS, STREAM = 0.12, 2.3
-"""Root mean square that the sound shall have, and that of what enters the last filter (measured)."""
-
-
-def _last_filter(recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tensor:
+def _last_filter(stream: float, recipe: Recipe, name: str, shape: tuple[int, ...]) -> torch.Tensor:
     """Odd in time, so that the constant part that Snake activations add never reaches the sound."""
-    random = uniform(name, shape, recipe.seed, LOUDNESS / STREAM / math.sqrt(math.prod(shape)))
+    random = uniform(name, shape, recipe.seed, LOUDNESS / stream / math.sqrt(math.prod(shape)))
     return (random - random.flip(-1)) * 0.5
