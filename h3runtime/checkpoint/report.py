@@ -24,15 +24,13 @@ from h3runtime.checkpoint.header import DTYPES
 from h3runtime.checkpoint.layers import QuantLayer
 from h3runtime.checkpoint.load import PLAIN_NAMES, storage_format
 from h3runtime.checkpoint.lora_report import LoraReport, read_lora
+from h3runtime.checkpoint.partition import partition_hint
 from h3runtime.checkpoint.qkv_order import QkvDecision
 from h3runtime.checkpoint.sources import Source
 from h3runtime.checkpoint.tensor_file import TensorFile
 
 NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
-PARTITIONS: Final = (("ref2va", re.compile(r"ref2va?(?![a-z])", re.I)), ("fl2va", re.compile(r"fl2va?(?![a-z])", re.I)))
-FOLDERS_READ: Final = 2
-"""Names above the last one that may tell a partition: `FL2VA/transformer/`."""
 
 Arrangement = Literal["scalar", "per_row", "swizzled", "per_group", "per_column", "codebook"]
 """swizzled: in tiles of 128 rows by 4 groups (checkpoint-formats §3). per_group: rows by groups, or the transpose."""
@@ -211,15 +209,6 @@ def census(entries: Iterable[StoredTensor]) -> dict[str, Tally]:
         before = found.get(NAMES[entry.dtype], Tally(0, 0))
         found[NAMES[entry.dtype]] = Tally(before.tensors + 1, before.bytes + entry.nbytes)
     return dict(sorted(found.items(), key=lambda item: -item[1].bytes))
-
-
-def partition_hint(path: Path) -> str | None:
-    """By the file's own name first, then by the folders right above it."""
-    for name in reversed(path.absolute().parts[-1 - FOLDERS_READ :]):
-        hint = next((partition for partition, pattern in PARTITIONS if pattern.search(name)), None)
-        if hint is not None:
-            return hint
-    return None
 
 
 def _main_format(tally: Mapping[str, Tally]) -> str:

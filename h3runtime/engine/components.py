@@ -15,7 +15,9 @@ from torch import nn
 
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
-from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile
+from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile, checkpoint_error
+from h3runtime.checkpoint.header import FILE
+from h3runtime.checkpoint.partition import FL2VA, contradicts
 from h3runtime.checkpoint.qkv_order import QkvSwitch
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.conditioning.config import TextEncoderConfig
@@ -31,17 +33,23 @@ from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_vae import VideoVae
 
 Builder = Callable[[CheckpointFile], nn.Module]
+TASKS: Mapping[str, str] = {FL2VA: "T2VA, I2VA, L2VA and FL2VA"}
+"""What a partition serves (conditioning contract §3)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A file or folder, what it should be, the model that it fills, and what the operator says of its row order."""
+    """A file or folder, what it should be, the model that it fills, and what the operator says of its row order.
+
+    partition: which of the two transformers it has to be; None where that doesn't matter.
+    """
 
     component: Component
     path: Path
     build: Builder
     rule: LoadRule
     qkv_order: QkvSwitch = "auto"
+    partition: str | None = None
 
     def open(self) -> CheckpointFile:
         return CheckpointFile(self.path, qkv_order=self.qkv_order)
@@ -49,6 +57,8 @@ class Part:
     def on_meta(self, file: CheckpointFile) -> nn.Module:
         """The model without weights. CheckpointError, naming the file, if the file can't be one."""
         require_component(file, self.component)
+        if self.partition is not None and contradicts(self.path, self.partition):
+            raise checkpoint_error(self.path, [_wrong_partition(self.partition)])
         try:
             with torch.device("meta"):
                 return self.build(file)
@@ -58,11 +68,17 @@ class Part:
             raise CheckpointError(f"{self.path.name}: {error.message}", error.offences) from None
 
 
-def transformer(path: Path, settings: Settings, compute_dtype: torch.dtype) -> Part:
+def _wrong_partition(wanted: str) -> Offence:
+    """Nothing but its name can tell, so whoever knows better renames it."""
+    message = f"is named after the other partition, but {TASKS[wanted]} need {wanted}"
+    return Offence(FILE, message, f"the {wanted} file; rename it if only its name is wrong")
+
+
+def transformer(path: Path, settings: Settings, compute_dtype: torch.dtype, partition: str | None = None) -> Part:
     def build(file: CheckpointFile) -> nn.Module:
         return Dit(DitConfig.from_shapes(file.shapes), dtype=compute_dtype)
 
-    return Part("transformer", path, build, rules.TRANSFORMER, settings.qkv_order)
+    return Part("transformer", path, build, rules.TRANSFORMER, settings.qkv_order, partition)
 
 
 def text_encoder(path: Path) -> Part:

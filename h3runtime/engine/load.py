@@ -17,6 +17,7 @@ from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
 from h3runtime.checkpoint.hashing import sha256_of_parts
 from h3runtime.checkpoint.load import LoadReport, judge, load_module
+from h3runtime.checkpoint.partition import FL2VA
 from h3runtime.checkpoint.stream import Reading
 from h3runtime.checkpoint.verify import Verification, Verified
 from h3runtime.conditioning.encoder import TextEncoder
@@ -31,8 +32,6 @@ from h3runtime.settings import Settings, default_cache_dir
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
 
-FL2VA = "fl2va"
-"""The partition that serves all four tasks of this version (conditioning contract §3)."""
 SHOWN_DIGITS = 12
 """Of the digest over all components; 48 bits tell apart what one server may ever load."""
 
@@ -110,7 +109,7 @@ class Loader:
     def models(self, compute_dtype: torch.dtype) -> Models:
         """All four components. CheckpointError names the files and every tensor that is wrong."""
         parts = (
-            components.transformer(self.paths.transformer, self.settings, compute_dtype),
+            components.transformer(self.paths.transformer, self.settings, compute_dtype, FL2VA),
             components.text_encoder(self.paths.text_encoder),
             *self._vae_parts(),
         )
@@ -162,7 +161,7 @@ def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verif
         bytes=report.bytes,
         load_seconds=report.seconds,
         synthetic=report.synthetic,
-        partition=FL2VA if part.component == "transformer" else None,
+        partition=part.partition,
         bytes_per_second=report.bytes / max(report.seconds, 1e-9),
         qkv=None if file.qkv is None else f"{file.qkv.order} ({file.qkv.how}: {file.qkv.why})",
         warnings=(*file.warnings, *verified.warnings),

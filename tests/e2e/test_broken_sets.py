@@ -72,3 +72,13 @@ def test_faults_of_all_files_are_told_at_once(
     for name in ("model_path", "video_vae_path", "audio_vae_path"):
         assert reason.count(files[name].name) == 1
     assert "(file)" not in reason and reason.count("is empty") == 1
+
+
+def test_a_transformer_of_the_other_partition_is_refused_by_its_name(
+    files: dict[str, Path], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its tensors can't tell; loaded all the same, it would make wrong clips without an error."""
+    wrong = files["model_path"].with_name("minimax_h3_ref2va_pruned_nvfp4.safetensors")
+    files["model_path"] = files["model_path"].rename(wrong)
+    said = why_not(files, monkeypatch, tmp_path)
+    assert "minimax_h3_ref2va_pruned_nvfp4.safetensors" in said and "T2VA, I2VA, L2VA and FL2VA need fl2va" in said
