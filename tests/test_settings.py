@@ -49,7 +49,7 @@ KNOBS = [
     "H3_VAE_BLEND",
     "H3_PROMPT_CACHE_BYTES",
 ]
-"""Of service-contract "Settings", what this version consumes; also the engine's restarts and the order of q, k and v."""
+"""Of service-contract "Settings", what this version consumes; also the restarts and the order of q, k and v."""
 
 
 @pytest.fixture(autouse=True)
