@@ -11,6 +11,7 @@ are synthetic; files of the published sizes are streamed by `full_size`, have th
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -153,7 +154,10 @@ def _write_files(
 
 
 def environment(folder: Path, files: Sequence[MadeFile]) -> str:
-    """`h3.env`: lines that a shell and `--config` read alike. InvalidRequest for a folder whose name they wouldn't."""
+    """`h3.env`: lines that a shell and `--config` read alike. InvalidRequest for a folder whose name they wouldn't.
+
+    Paths are quoted only where a shell needs it, for those who split lines at `=` themselves.
+    """
     whole = str(folder.absolute())
     if not whole.isprintable() or any(mark in whole for mark in UNQUOTABLE):
         told = f"{whole!r} can't be written into {ENV_NAME}"
@@ -162,7 +166,7 @@ def environment(folder: Path, files: Sequence[MadeFile]) -> str:
         )
     paths = dict(zip(VARIABLES, (f"{whole}/{file.name}" for file in files), strict=True))
     paths["H3_TOKENIZER_PATH"] = f"{whole}/{TOKENIZER}"
-    return "".join(f"{name}='{path}'\n" for name, path in paths.items())
+    return "".join(f"{name}={shlex.quote(path)}\n" for name, path in paths.items())
 
 
 def _headers(files: Sequence[MadeFile]) -> dict[str, int | None]:

@@ -13,7 +13,7 @@ from h3runtime.checkpoint.embedded import AUDIO_VAE, VIDEO_VAE
 from h3runtime.checkpoint.families import detect_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.published import FORMATS
-from h3runtime.checkpoint.synthesis import Order, Written, plan, write_headers, write_set
+from h3runtime.checkpoint.synthesis import Order, Written, environment, plan, write_headers, write_set
 from h3runtime.errors import DiskFull, InvalidRequest, OutputExists
 from h3runtime.settings import resolve
 
@@ -77,6 +77,12 @@ def test_settings_and_shells_find_it(made: Callable[[str, bool], Path]) -> None:
     out = subprocess.run(["sh", "-c", script], cwd=folder, capture_output=True, text=True, check=True, env={}).stdout
     assert f"H3_MODEL_PATH={settings.model_path}" in out.splitlines()
     assert len([line for line in out.splitlines() if line.startswith("H3_")]) == 5
+
+
+def test_paths_are_quoted_only_where_a_shell_needs_it() -> None:
+    plain, spaced = (environment(Path(f"/weights/{name}"), plan(Order("bf16"))).splitlines() for name in ("h3", "h 3"))
+    assert dict(line.split("=", 1) for line in plain)["H3_TOKENIZER_PATH"] == "/weights/h3/tokenizer"
+    assert spaced[-1] == "H3_TOKENIZER_PATH='/weights/h 3/tokenizer'"
 
 
 def test_sums_hold(made: Callable[[str, bool], Path]) -> None:
