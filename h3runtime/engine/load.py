@@ -135,7 +135,8 @@ class Loader:
         return [module for module, _ in loaded], tuple(facts for _, facts in loaded)
 
     def _verification(self, file: CheckpointFile) -> Verification:
-        return Verification(file.parts, full=self.settings.verify == "full", cache_dir=default_cache_dir())
+        full = self.settings.verify == "full"
+        return Verification(file.parts, full=full, cache_dir=default_cache_dir(), made_up=file.synthetic)
 
     def _load(self, part: Part, meter: LoadMeter) -> tuple[nn.Module, ComponentFacts]:
         meter.begin(part.component)

@@ -32,10 +32,12 @@ def cache(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def verification(*paths: Path, full: bool = False, cache: Path | None = None) -> Iterator[Verification]:
+def verification(
+    *paths: Path, full: bool = False, cache: Path | None = None, made_up: bool = False
+) -> Iterator[Verification]:
     files = [TensorFile(path) for path in paths]
     try:
-        yield Verification(files, full=full, cache_dir=cache)
+        yield Verification(files, full=full, cache_dir=cache, made_up=made_up)
     finally:
         for file in files:
             file.close()
@@ -117,6 +119,8 @@ def test_a_derivative_of_a_published_file_only_warns(path: Path, cache: Path, mo
         found.found(0, sha256(path))
         (warning,) = found.finish().warnings
     assert path.name in warning and "a" * 64 in warning and "published" in warning
+    with verification(path, cache=cache, made_up=True) as found:
+        assert found.finish().warnings == ()
     monkeypatch.setitem(PUBLISHED, (path.name, path.stat().st_size), sha256(path))
     with verification(path, cache=cache) as found:
         assert found.finish().warnings == ()
