@@ -48,7 +48,7 @@ FULL = SetSizes(
 )
 """The published sizes."""
 TINY = SetSizes(
-    layouts.TransformerSizes(hidden=256, layers=3, heads=4, ffn=512, text_dim=256, time_hidden=128, time_dim=64),
+    layouts.TransformerSizes(hidden=512, layers=3, heads=2, ffn=768, text_dim=256, time_hidden=128, time_dim=64),
     layouts.EncoderSizes(
         hidden=256,
         intermediate=512,
@@ -65,7 +65,10 @@ TINY = SetSizes(
         encoder_widths=(8, 16, 32, 64, 128, 256), decoder_in=64, decoder_widths=(64, 32, 16, 8, 8, 8, 8, 8)
     ),
 )
-"""Small, with everything that the rotation's groups of 256 (64 for unpruned AdaLN) and NVFP4's tiles have to divide."""
+"""Small, with everything that the rotation's groups of 256 (64 for unpruned AdaLN) and NVFP4's tiles have to divide.
+
+Features aren't as wide as the transformer: ComfyUI takes such for refined already, and computes something else.
+"""
 
 
 @dataclass(frozen=True, slots=True)

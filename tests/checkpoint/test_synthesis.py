@@ -67,6 +67,14 @@ def test_the_groups_of_the_rotation_are_the_published_ones(made: Callable[[str, 
     assert len(groups) == 3 * 5
 
 
+def test_comfyui_refines_what_the_encoder_gives(made: Callable[[str, bool], Path]) -> None:
+    """It goes by widths: text as wide as the transformer's rows has been through the refiner already."""
+    folder = made("bf16", True)
+    with CheckpointFile(next(folder.glob("*fl2va*"))) as file, CheckpointFile(next(folder.glob("qwen3vl*"))) as encoder:
+        hidden, width = file.shapes["condition_proj.weight"]
+        assert encoder.shapes["model.embed_tokens.weight"][1] == width != hidden
+
+
 def test_settings_and_shells_find_it(made: Callable[[str, bool], Path]) -> None:
     folder = made("bf16", True)
     settings = resolve({}, folder / "h3.env")
