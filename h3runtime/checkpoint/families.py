@@ -85,9 +85,13 @@ def _any_of(*parts: str) -> Tells:
     return lambda names: names.has_any(*parts)
 
 
+SEPARATE_QKV: Final = Family(H3, "transformer", 'a transformer with separate q, k and v (a "DT" file)')
+SEPARATE: Final = r"\.blocks\.\d+\.attn\.(to_)?[qkv](_proj)?\.weight\n"
+
+
 def _separate_qkv(names: Names) -> bool:
     signs = names.has(".video_patch_proj.weight", ".audio_patch_proj.weight")
-    return signs and names.match(r"\.blocks\.\d+\.attn\.(to_)?[qkv](_proj)?\.weight\n") and not names.has(".qkv_proj.")
+    return signs and names.match(SEPARATE) and not names.has(".qkv_proj.")
 
 
 def _other_qwen(names: Names) -> bool:
@@ -98,11 +102,13 @@ def _other_qwen(names: Names) -> bool:
 
 
 FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
-    (Family(H3, "lora", "a LoRA"), _any_of(".lora_A.", ".lora_B.", ".lora_down.", ".lora_up.", "\n.lora_")),
     (
-        Family(H3, "transformer", 'a transformer with separate q, k and v (a "DT" file)'),
-        _separate_qkv,
+        Family(H3, "lora", "a LoRA"),
+        _any_of(
+            ".lora_A.", ".lora_B.", ".lora_down.", ".lora_up.", "\n.lora_", ".diff\n", ".diff_b\n", ".set_weight\n"
+        ),
     ),
+    (SEPARATE_QKV, _separate_qkv),
     (Family("qwen3_vl", "text_encoder", "a plain Qwen3-VL of another size than H3's"), _other_qwen),
     (Family(H3, "control_branch", "a control branch"), _any_of(".control_blocks.", ".control_proj_in.")),
     (Family(H3, "latent_upscaler", "a latent upscaler"), _all_of(".in_blocks.0.in_layers.")),
@@ -113,8 +119,14 @@ FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
     ),
     (
         Family("ltx", "transformer", "an LTX transformer"),
-        _any_of(".audio_to_video_attn.", ".adaln_single.emb.timestep_embedder.linear_1."),
+        _any_of(
+            ".audio_to_video_attn.",
+            ".adaln_single.emb.timestep_embedder.linear_1.",
+            ".patchify_proj.",
+            ".audio_patchify_proj.",
+        ),
     ),
+    (Family("ltx", "vae", "an LTX VAE"), _any_of(".per_channel_statistics.")),
     (
         Family("hunyuan_video", "transformer", "a HunyuanVideo transformer"),
         _any_of(".txt_in.individual_token_refiner.", ".context_embedder.token_refiner.refiner_blocks."),
@@ -140,6 +152,7 @@ FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
         _any_of(".blocks.block0.blocks.0.", ".blocks.0.adaln_modulation_self_attn."),
     ),
     (Family("sd3", "transformer", "a Stable Diffusion 3 transformer"), _any_of(".joint_blocks.0.")),
+    (Family("mochi", "transformer", "a Mochi transformer"), _any_of(".t5_yproj.", ".blocks.0.attn.qkv_x.")),
     (
         Family("sdxl", "transformer", "a Stable Diffusion XL model"),
         lambda n: (
@@ -168,7 +181,7 @@ FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
     ),
     (
         Family("other", "transformer", "a transformer in the Diffusers layout"),
-        _any_of(".transformer_blocks.0.attn.to_q."),
+        _any_of(".transformer_blocks.0.attn.to_q.", ".transformer_blocks.0.attn1.to_q."),
     ),
     (
         Family("other", "text_encoder", "a language model without the vision tower that H3 needs"),
@@ -177,11 +190,6 @@ FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
 )
 """What else is found under the same folders, the most telling first."""
 
-CONTAINERS: Final[Mapping[str, Family]] = {
-    "a GGUF file": Family("gguf", "unknown", "a GGUF file"),
-    "a PyTorch pickle (.pt, .pth, .ckpt)": Family("pickle", "unknown", "a PyTorch pickle (.pt, .pth, .ckpt)"),
-}
-"""By `sources.other_container`."""
 UNKNOWN: Final = Family("unknown", "unknown", "an unknown model")
 
 
@@ -211,12 +219,21 @@ def _foreign(names: Names) -> Family | None:
 
 
 def detect_component(shapes: Shapes) -> Component:
-    """Which of the four components has these tensors; CheckpointError that says what else it looks like."""
+    """Which of the four components has these tensors; CheckpointError that says what else it looks like, and which
+    tensors can't be had if it is one of ours all the same."""
     component = component_of(shapes)
     if component is not None:
         return component
-    looks = (foreign_family(shapes) or UNKNOWN).title
-    raise CheckpointError(f"looks like {looks}, not one of {LEGAL}", [Offence(FILE, f"looks like {looks}", LEGAL)])
+    family = foreign_family(shapes) or UNKNOWN
+    message, looks = f"looks like {family.title}, not one of {LEGAL}", f"looks like {family.title}"
+    raise CheckpointError(message, [Offence(FILE, looks, LEGAL), *separate_tensors(shapes, family)])
+
+
+def separate_tensors(names: Iterable[str], family: Family) -> list[Offence]:
+    """Each q, k and v of a "DT" file; none of any other."""
+    if family is not SEPARATE_QKV:
+        return []
+    return [Offence(n, "is apart from its fused qkv_proj") for n in names if re.search(SEPARATE, f".{n}\n")]
 
 
 def require_component(file: CheckpointFile, component: Component) -> None:
@@ -224,7 +241,8 @@ def require_component(file: CheckpointFile, component: Component) -> None:
     try:
         found = detect_component(file.shapes)
     except CheckpointError as error:
-        raise checkpoint_error(file.path, [Offence(FILE, error.message, TITLES[component])]) from None
+        told = Offence(FILE, error.message, TITLES[component])
+        raise checkpoint_error(file.path, [told, *error.offences[1:]]) from None
     if found != component:
         raise checkpoint_error(file.path, [Offence(FILE, f"is {TITLES[found]}", TITLES[component])])
 

@@ -24,6 +24,8 @@ from h3runtime.errors import Offence
 LENGTH_BYTES = 8
 MAX_HEADER_BYTES = 100_000_000
 """Limit of the safetensors format itself."""
+MOST_DIGITS = 20
+"""Of a 64-bit number, and its sign."""
 MAX_RANK = 64
 """PyTorch's own limit."""
 FILE = "(file)"
@@ -90,7 +92,9 @@ def header_length(first: bytes, file_bytes: int) -> int:
         raise _fault(f"has {file_bytes} bytes, too few for a safetensors file")
     length = int.from_bytes(first[:LENGTH_BYTES], "little")
     if length < 2 or length > MAX_HEADER_BYTES:
-        raise _fault(_what_else(first) or f"isn't a safetensors file: header length {length}", f"2..{MAX_HEADER_BYTES}")
+        if other := _what_else(first):
+            raise _fault(other)
+        raise _fault(f"isn't a safetensors file: header length {length}", f"2..{MAX_HEADER_BYTES}")
     if LENGTH_BYTES + length > file_bytes:
         raise _fault(f"is truncated inside its header: {file_bytes} bytes, the header ends at {LENGTH_BYTES + length}")
     return length
@@ -163,8 +167,10 @@ def _no_constant(name: str) -> float:
 
 
 def _natural(digits: str) -> int:
-    """A negative number has no place in a header; -0 neither."""
-    return -1 if digits.startswith("-") else int(digits)
+    """A number has no place in a header if it is negative, and -0 is made so, or longer than any file is."""
+    if len(digits) > MOST_DIGITS:
+        raise ValueError(f"a number of {len(digits)} digits")
+    return int(digits) if digits != "-0" else -1
 
 
 def _first_line(error: Exception) -> str:

@@ -97,6 +97,14 @@ def judge(module: nn.Module, file: CheckpointFile, rule: LoadRule) -> Iterator[O
             yield Offence(name, "marks a layer that isn't in the file")
 
 
+def judge_scales(file: CheckpointFile, rule: LoadRule, device: torch.device) -> Iterator[Offence]:
+    """Scales with values that can't be, of the whole file, at the price of reading its scales alone."""
+    layers = [layer for layer in file.layers.values() if not rule.ignores(f"{layer.name}.weight")]
+    owners = {name: layer for layer in layers for name in layer.sidecars}
+    for name, tensor in stream(file, owners, device):
+        yield from faulty_scales(owners[name], {name: tensor})
+
+
 def storage_format(file: CheckpointFile) -> str:
     """How the file's linears are stored: `nvfp4`, `int8_convrot`, ...; several joined by `+`, the one with most bytes
     first. A file without quantised ones is named for its commonest dtype by bytes: `bf16`, `fp16`, `fp32`, ...
@@ -225,7 +233,7 @@ class _Loading:
     def _place_quantised(self, layer: QuantLayer, target: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
         """Quantised parts stay as stored, whatever the rule's cast; only a bias follows it."""
         if any(faulty_scales(layer, tensors)):
-            raise checkpoint_error(self.file.path, self._all_faulty_scales())
+            raise checkpoint_error(self.file.path, judge_scales(self.file, self.rule, self.device))
         assert isinstance(target, nn.Linear | nn.Embedding)
         shape = target.weight.shape
         stored = assemble(layer, tensors, (shape[0], shape[1]), self._bias(layer.name, tensors))
@@ -234,13 +242,6 @@ class _Loading:
         else:
             assert isinstance(stored, Int8Weight)
             install_embedding(self.module, layer.name, stored)
-
-    def _all_faulty_scales(self) -> Iterator[Offence]:
-        """Of the whole file, at the price of reading its scales alone: one error names them all."""
-        layers = [x for x in self.file.layers.values() if not self.rule.ignores(f"{x.name}.weight")]
-        owners = {name: layer for layer in layers for name in layer.sidecars}
-        for name, tensor in stream(self.file, owners, self.device):
-            yield from faulty_scales(owners[name], {name: tensor})
 
     def _bias(self, name: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
         bias = tensors.get(f"{name}.bias")

@@ -1,7 +1,7 @@
 """What a checkpoint holds, as plain values for people and scripts: formats, scales, forms, a census of its dtypes.
 
     describe        a component of ours, judged by `CheckpointFile`
-    describe_other  whatever else is a sound safetensors file: named as far as its names tell, and counted
+    describe_other  a sound safetensors file of another kind that its names tell: named, and counted
 
 Fed by `engine.inspection`, which adds what needs a model or a device; shown by the command line. Of the data only a few
 alpha values of adapters are read here.
@@ -12,22 +12,32 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Literal
 
 import torch
 
 from h3runtime.checkpoint.entries import StoredTensor
-from h3runtime.checkpoint.families import H3, TITLES, UNKNOWN, Component, Family, adaln_form, foreign_family
+from h3runtime.checkpoint.families import (
+    H3,
+    LEGAL,
+    SEPARATE_QKV,
+    TITLES,
+    UNKNOWN,
+    Component,
+    adaln_form,
+    foreign_family,
+    separate_tensors,
+)
 from h3runtime.checkpoint.file import CheckpointFile, common_prefix
-from h3runtime.checkpoint.header import DTYPES
+from h3runtime.checkpoint.header import DTYPES, FILE
 from h3runtime.checkpoint.layers import QuantLayer
 from h3runtime.checkpoint.load import PLAIN_NAMES, storage_format
 from h3runtime.checkpoint.lora_report import LoraReport, read_lora
 from h3runtime.checkpoint.partition import partition_hint
 from h3runtime.checkpoint.qkv_order import QkvDecision
 from h3runtime.checkpoint.sources import Source
-from h3runtime.checkpoint.tensor_file import TensorFile
+from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
+from h3runtime.errors import Offence
 
 NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -149,10 +159,14 @@ def describe(file: CheckpointFile, component: Component) -> FileReport:
 
 
 def describe_other(source: Source) -> FileReport:
-    """A sound safetensors file, or a folder of them, that is no component of ours."""
+    """A sound safetensors file, or a folder of them, that is no component of ours. CheckpointError for one that is
+    nothing we know, and for a transformer of ours that can't be loaded."""
     prefix = common_prefix(source.entries)
     entries = {name.removeprefix(prefix): entry for name, entry in source.entries.items()}
     family = foreign_family(entries) or UNKNOWN
+    if family in (UNKNOWN, SEPARATE_QKV):
+        looks = Offence(FILE, f"looks like {family.title}" if entries else "has no tensors", LEGAL)
+        raise checkpoint_error(source.path, [looks, *separate_tensors(entries, family)])
     lora = read_lora(source, prefix) if family.component == "lora" else None
     tally = census(source.entries.values())
     return FileReport(
@@ -175,30 +189,6 @@ def describe_other(source: Source) -> FileReport:
         metadata=source.metadata,
         warnings=source.warnings,
         lora=lora,
-    )
-
-
-def describe_container(path: Path, family: Family) -> FileReport:
-    """A file of another format altogether."""
-    size = path.stat().st_size
-    return FileReport(
-        file=path.name,
-        family=family.name,
-        component=family.component,
-        title=family.title,
-        reason=f"is {family.title}; only safetensors files are read",
-        partition_hint=None,
-        layout="unknown",
-        prefix="",
-        format=family.name,
-        formats=(),
-        dtypes={},
-        tensors=0,
-        data_bytes=0,
-        bytes=size,
-        parts=(Part(path.name, size),),
-        synthetic=False,
-        metadata={},
     )
 
 

@@ -21,8 +21,8 @@ READ = frozenset({"qkv_order", "verify", "device", "attention", "linear", "vae_d
 DESCRIPTION = """\
 Look at a checkpoint as strictly as loading it would, without loading it: its family and component, layout, format of
 every group of layers, scales, dtypes, size, hash, and what would run where on this machine. PATH is a .safetensors
-file, or a folder of shards or of a Diffusers transformer. Exit code 1 if it is broken; a sound file of another model is
-named, with "supported": false."""
+file, or a folder of shards or of a Diffusers transformer. Exit code 1 if it is broken or nothing we know; a sound file
+of another model that we do know is named, with "supported": false."""
 
 
 def add_parser(commands: Any) -> None:

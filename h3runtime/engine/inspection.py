@@ -1,7 +1,8 @@
 """One checkpoint looked at as closely as loading does, without loading it: what it is, and what it would cost here.
 
-Headers, markers, index and `config.json` are judged against the model that they would fill; no weight is read but the
-few rows or scales that tell the order of q, k and v, unless the files are to be hashed. Asked by the command line.
+Headers, markers, index and `config.json` are judged against the model that they would fill, and the values of scales;
+no weight is read but the few rows that tell the order of q, k and v, unless the files are to be hashed. Asked by the
+command line.
 """
 
 from __future__ import annotations
@@ -12,18 +13,19 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from h3runtime.backends.attention.select import choose_attention
 from h3runtime.backends.linear.select import choose_linear
-from h3runtime.checkpoint.families import CONTAINERS, Component, component_of
+from h3runtime.checkpoint.families import Component, component_of
 from h3runtime.checkpoint.file import CheckpointFile, common_prefix
 from h3runtime.checkpoint.hashing import remembered, sha256_of
-from h3runtime.checkpoint.load import judge
+from h3runtime.checkpoint.load import judge, judge_scales
 from h3runtime.checkpoint.renaming import our_names
-from h3runtime.checkpoint.report import FileReport, describe, describe_container, describe_other
+from h3runtime.checkpoint.report import FileReport, describe, describe_other
 from h3runtime.checkpoint.rules import LoadRule
-from h3runtime.checkpoint.sources import open_source, other_container
+from h3runtime.checkpoint.sources import open_source
 from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
 from h3runtime.checkpoint.verify import Verification
 from h3runtime.engine.components import Part, part_of
@@ -80,11 +82,8 @@ class Inspection:
 
 
 def inspect(path: Path, settings: Settings, *, hashed: bool, on_bytes: OnBytes) -> Inspection:
-    """CheckpointError for what is broken, listing everything that is wrong with it. What is sound and can't be loaded
-    is described as far as its names tell."""
-    other = other_container(path) if path.is_file() else None
-    if other is not None:
-        return Inspection(describe_container(path, CONTAINERS[other]))
+    """CheckpointError for what is broken or nothing we know, listing everything that is wrong with it. What is sound,
+    known and can't be loaded is described as far as its names tell."""
     component = _component(path)
     if component is None:
         return _other(path, settings, hashed, on_bytes)
@@ -110,7 +109,7 @@ def _component(path: Path) -> Component | None:
 def _judged(part: Part, file: CheckpointFile) -> nn.Module:
     """The model on the meta device that the file fills without fault."""
     module = part.on_meta(file)
-    offences = list(judge(module, file, part.rule))
+    offences = list(judge(module, file, part.rule)) or list(judge_scales(file, part.rule, torch.device("cpu")))
     if offences:
         raise checkpoint_error(part.path, offences)
     return module

@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h3runtime.checkpoint.embedded import embedded_set
+from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.settings import Settings, default_cache_dir, variable
 
 ALL_PATHS = ("model_path", "text_encoder_path", "video_vae_path", "audio_vae_path", "tokenizer_path")
 VAE_PATHS = ("video_vae_path", "audio_vae_path")
+COMPONENTS: Mapping[str, Component] = {
+    "model_path": "transformer",
+    "text_encoder_path": "text_encoder",
+    "video_vae_path": "video_vae",
+    "audio_vae_path": "audio_vae",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +44,8 @@ def model_paths(settings: Settings, needed: Sequence[str] = ALL_PATHS) -> ModelP
     missing = [name for name in needed if name not in given]
     if not missing:
         return _paths(given, embedded=False)
-    if not all(_is_synthetic(path, settings) for name, path in given.items() if name != "tokenizer_path"):
+    made_up = [_is_synthetic(name, path, settings) for name, path in given.items() if name in COMPONENTS]
+    if not all(made_up):
         why = "not set, while other checkpoint paths are"
         offences = [Offence(variable(name), why, "all of them or none") for name in missing]
         raise SettingsError(f"{', '.join(o.field for o in offences)}: {why}", offences)
@@ -50,8 +58,10 @@ def _embedded() -> dict[str, Path]:
     return dict(zip(ALL_PATHS, files, strict=True))
 
 
-def _is_synthetic(path: Path, settings: Settings) -> bool:
+def _is_synthetic(name: str, path: Path, settings: Settings) -> bool:
+    """Of a file that is what it should be: one that isn't is told by what it is, not by what is missing beside it."""
     with CheckpointFile(path, qkv_order=settings.qkv_order) as file:
+        require_component(file, COMPONENTS[name])
         return file.synthetic
 
 

@@ -43,6 +43,8 @@ def test_each_component_is_told_from_its_names(component: Component) -> None:
         ("decoder.22.bias", "preview decoder"),
         ("control_blocks.0.after_proj.weight", "control branch"),
         ("model.diffusion_model.transformer_blocks.0.audio_to_video_attn.to_q.weight", "an LTX transformer"),
+        ("model.diffusion_model.audio_patchify_proj.weight", "an LTX transformer"),
+        ("vae.per_channel_statistics.mean-of-means", "an LTX VAE"),
         ("model.layers.0.post_feedforward_layernorm.weight", "a Gemma text encoder, as LTX has"),
         ("blocks.0.cross_attn.q.weight", "a Wan transformer"),
         ("model.diffusion_model.double_blocks.0.img_attn.qkv.weight", "a Flux transformer"),
@@ -53,6 +55,8 @@ def test_each_component_is_told_from_its_names(component: Component) -> None:
         ("net.blocks.block0.blocks.0.block.attn.to_q.0.weight", "a Cosmos transformer"),
         ("net.blocks.0.adaln_modulation_self_attn.1.weight", "a Cosmos transformer"),
         ("joint_blocks.0.x_block.attn.qkv.weight", "a Stable Diffusion 3 transformer"),
+        ("blocks.0.attn.qkv_x.weight", "a Mochi transformer"),
+        ("transformer_blocks.0.attn1.to_q.weight", "a transformer in the Diffusers layout"),
         ("model.diffusion_model.input_blocks.0.0.weight", "a Stable Diffusion model"),
         ("encoder.block.0.layer.0.SelfAttention.q.weight", "a T5 text encoder"),
         ("text_model.encoder.layers.0.self_attn.q_proj.weight", "a CLIP text encoder"),
@@ -78,8 +82,9 @@ def test_several_names_tell_what_one_does_not() -> None:
 @pytest.mark.parametrize("leaf", ["q_proj", "to_q", "q"])
 def test_separate_q_k_and_v_are_no_transformer_of_ours(leaf: str) -> None:
     found = {n: s for n, s in SHAPES["transformer"].items() if "qkv_proj" not in n}
-    with pytest.raises(CheckpointError, match='separate q, k and v \\(a "DT" file\\)'):
+    with pytest.raises(CheckpointError, match='separate q, k and v \\(a "DT" file\\)') as caught:
         detect_component(found | {f"blocks.0.attn.{leaf}.weight": (1, 1)})
+    assert f"blocks.0.attn.{leaf}.weight" in {o.field for o in caught.value.offences}
 
 
 @pytest.mark.parametrize("component", list(COMPONENTS))

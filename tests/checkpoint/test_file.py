@@ -141,7 +141,7 @@ def test_missing_directory_pipe_and_unreadable(tmp_path: Path) -> None:
         (raw_file(b'{"a": NaN}'), "isn't JSON"),
         (raw_file(b'{"a": "\xff"}'), "isn't JSON"),
         (raw_file(b'{"a":' + b"[" * 100_000), "isn't JSON"),
-        (raw_file(b"{" + b'"a": ' + b"9" * 5000 + b"}"), "isn't JSON"),
+        (raw_file(b"{" + b'"a": ' + b"9" * 5000 + b"}"), "isn't JSON (a number of 5000 digits)"),
         (raw_file({}), "no tensors"),
         (raw_file({"__metadata__": {"a": 1}}), "__metadata__"),
         (raw_file({"__metadata__": ["a"]}), "__metadata__"),
@@ -159,7 +159,7 @@ def test_what_isn_t_a_checkpoint_is_named_for_what_it_is(tmp_path: Path, content
     [
         (entry("F99"), "unknown dtype F99"),
         (entry(7), "unknown dtype"),
-        (entry(shape=(-4,)), "illegal shape"),
+        (entry(shape=(-4,)), "illegal shape [-4]"),
         (entry(shape=(4.0,)), "illegal shape"),
         (entry(shape=(True,)), "illegal shape"),
         (entry(shape="4"), "illegal shape"),

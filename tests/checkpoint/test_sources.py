@@ -18,7 +18,7 @@ from h3runtime.checkpoint.writer import write_file
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.engine.load import Loader, Models
-from h3runtime.engine.paths import ModelPaths
+from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.errors import CheckpointError
 from h3runtime.settings import Settings
 from tests.checkpoint.tiny_transformer import by_head, resident, same, write_index, write_shards
@@ -305,3 +305,10 @@ def test_the_engine_refuses_other_models_by_name_and_all_at_once(embedded: Check
         engine_models(embedded, ltx, gguf)
     assert "ltx.safetensors: looks like an LTX transformer" in caught.value.message
     assert "encoder.gguf: is a GGUF file" in caught.value.message
+
+
+def test_a_file_alone_is_told_by_what_it_is_and_not_by_what_it_lacks_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "ltx.safetensors"
+    write_file(path, {"transformer_blocks.0.audio_to_video_attn.to_q.weight": torch.zeros(2, 2)})
+    with pytest.raises(CheckpointError, match=r"ltx\.safetensors: looks like an LTX transformer"):
+        model_paths(Settings(device="cpu", data_dir=tmp_path, model_path=path))

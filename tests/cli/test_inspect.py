@@ -232,7 +232,6 @@ def test_a_lora_in_other_names(inspect: Command, tmp_path: Path) -> None:
         ("double_blocks.0.img_attn.qkv.weight", "flux", "transformer"),
         ("control_blocks.0.after_proj.weight", "minimax_h3", "control_branch"),
         ("in_blocks.0.in_layers.0.weight", "minimax_h3", "latent_upscaler"),
-        ("something.else", "unknown", "unknown"),
     ],
 )
 def test_other_models_are_named(inspect: Command, tmp_path: Path, name: str, family: str, component: str) -> None:
@@ -250,15 +249,34 @@ def test_a_plain_qwen_is_not_ours(inspect: Command, tmp_path: Path) -> None:
     assert inspect.json(save(tmp_path, tensors))["family"] == "qwen3_vl"
 
 
-@pytest.mark.parametrize(("first", "family"), [(b"GGUF\3\0\0\0", "gguf"), (b"PK\3\4aaaa", "pickle")])
-def test_other_containers_are_named(inspect: Command, tmp_path: Path, first: bytes, family: str) -> None:
-    path = tmp_path / "model.gguf"
-    path.write_bytes(first)
-    found = inspect.json(path)
-    assert (found["family"], found["supported"], found["bytes"]) == (family, False, len(first))
-
-
 # How it ends
+
+
+@pytest.mark.parametrize(("first", "what"), [(b"GGUF\3\0\0\0", "a GGUF file"), (b"PK\3\4aaaa", "a PyTorch pickle")])
+def test_other_containers_are_refused_by_name(inspect: Command, tmp_path: Path, first: bytes, what: str) -> None:
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(first)
+    assert f"model.safetensors: is {what}" in inspect.refused(path)
+
+
+def test_what_nobody_knows_is_refused(inspect: Command, tmp_path: Path) -> None:
+    assert "unknown model" in inspect.refused(save(tmp_path, {"something.else": torch.zeros(4)}))
+    assert "no tensors" in inspect.refused(save(tmp_path, {}))
+
+
+def test_separate_q_k_and_v_are_refused_by_name(inspect: Command, tmp_path: Path) -> None:
+    whole = tiny.stored(tiny.weights(), "bf16")
+    apart = {n.replace("qkv_proj", f"{part}_proj"): t for n, t in whole.items() for part in "qkv"}
+    told = inspect.refused(save(tmp_path, apart))
+    assert '"DT" file' in told and "blocks.1.attn.k_proj.weight" in told
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -1.0])
+def test_scales_are_read(inspect: Command, tmp_path: Path, value: float) -> None:
+    weights = tiny.stored(tiny.weights(), "nvfp4")
+    names = [f"blocks.{i}.mlp.fc2.weight_scale_2" for i in (0, 2)]
+    told = inspect.refused(save(tmp_path, weights | {name: torch.tensor(value) for name in names}))
+    assert all(name in told for name in names)
 
 
 def test_it_is_as_strict_as_loading(inspect: Command, tmp_path: Path) -> None:
