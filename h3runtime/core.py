@@ -324,8 +324,8 @@ class ComponentFacts:
     sha256: of the file; for several files, of their names and digests (`checkpoint.hashing.sha256_of_parts`).
     bytes: of its tensors. bytes_per_second: these, over the seconds it took to load; hashing, if any, included.
     partition: what a transformer is used for, as the settings say; its file can't tell (dit-contract §1.3).
-    qkv: the stored row order of a transformer's q, k and v and what told it. warnings: what is odd about the files and
-    no reason to refuse them.
+    qkv: the stored row order of a transformer's q, k and v and what told it. adaln: its form, `pruned` or `full`.
+    warnings: what is odd about the files and no reason to refuse them.
     """
 
     component: str
@@ -339,6 +339,7 @@ class ComponentFacts:
     bytes_per_second: float = 0.0
     qkv: str | None = None
     warnings: tuple[str, ...] = ()
+    adaln: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

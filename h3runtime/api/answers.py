@@ -144,6 +144,8 @@ class ModelAnswer(BaseModel):
     bytes: int
     synthetic: bool
     partition: str | None
+    adaln: str | None
+    qkv: str | None
     load_seconds: float
     bytes_per_second: float
 
@@ -324,6 +326,8 @@ def _model(component: ComponentFacts) -> ModelAnswer:
         bytes=component.bytes,
         synthetic=component.synthetic,
         partition=component.partition,
+        adaln=component.adaln,
+        qkv=component.qkv,
         load_seconds=component.load_seconds,
         bytes_per_second=component.bytes_per_second,
     )

@@ -40,5 +40,6 @@ def _log_component(facts: ComponentFacts) -> None:
         load_seconds=facts.load_seconds,
         bytes_per_second=facts.bytes_per_second,
         qkv=facts.qkv,
+        adaln=facts.adaln,
         warnings=facts.warnings,
     )

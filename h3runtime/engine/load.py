@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.checkpoint.families import adaln_form
 from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
 from h3runtime.checkpoint.hashing import sha256_of_parts
 from h3runtime.checkpoint.load import LoadReport, judge, load_module
@@ -166,6 +167,7 @@ def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verif
         bytes_per_second=report.bytes / max(report.seconds, 1e-9),
         qkv=None if file.qkv is None else f"{file.qkv.order} ({file.qkv.how}: {file.qkv.why})",
         warnings=(*file.warnings, *verified.warnings),
+        adaln=adaln_form(file.shapes) if part.component == "transformer" else None,
     )
 
 

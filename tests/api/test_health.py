@@ -23,6 +23,8 @@ def test_ready_tells_what_the_engine_is(server: Running) -> None:
             "bytes": 10,
             "synthetic": True,
             "partition": None,
+            "adaln": None,
+            "qkv": None,
             "load_seconds": 0.5,
             "bytes_per_second": 20.0,
         }

@@ -188,6 +188,8 @@ def test_ready_tells_what_is_loaded(server: Server) -> None:
     assert [m["component"] for m in ready["models"]] == ["transformer", "text_encoder", "video_vae", "audio_vae"]
     assert all(m["synthetic"] and re.fullmatch("[0-9a-f]{64}", m["sha256"]) for m in ready["models"])
     assert [m["partition"] for m in ready["models"]] == ["fl2va", None, None, None]
+    assert [m["adaln"] for m in ready["models"]] == ["pruned", None, None, None]
+    assert ready["models"][0]["qkv"].startswith("contiguous (")
     assert ready["attention"]["default"] == "sdpa" and ready["linear"]["default"] == "dequant"
     assert ready["startup"]["load_seconds"].keys() == {m["component"] for m in ready["models"]}
     assert ready["startup"]["cold_start_seconds"] >= ready["startup"]["warmup_seconds"] > 0
