@@ -1,1 +1,1 @@
-"""Files on disk -> tensors under the model's own names: strict reading, strict loading, and the synthetic sets."""
+"""Files on disk -> tensors under the model's own names: strict reading, strict loading; `synthetic` makes some up."""

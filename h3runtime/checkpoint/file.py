@@ -35,8 +35,6 @@ CONFIG_KEY = "h3runtime_config"
 """Metadata entry of our own files: a JSON object of what shapes can't tell, such as heads of a vision tower."""
 MAX_MARKER_BYTES = 1 << 20
 
-__all__ = ["CONFIG_KEY", "PREFIXES", "SYNTHETIC_KEY", "CheckpointFile", "checkpoint_error"]
-
 
 class CheckpointFile:
     """A component, open for reading; a context manager.

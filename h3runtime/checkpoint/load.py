@@ -24,12 +24,13 @@ from torch import nn
 from h3runtime.backends.linear.base import LinearBackend, install
 from h3runtime.backends.linear.embedding import install_embedding
 from h3runtime.checkpoint.assemble import assemble, faulty_scales
-from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
+from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.formats import FLOAT8, FLOATS, INT8, NVFP4
 from h3runtime.checkpoint.layers import QuantLayer, short
 from h3runtime.checkpoint.markers import SUFFIX
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.checkpoint.stream import Reading, stream
+from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.errors import Offence
 from h3runtime.quant.stored import Int8Weight, PlainWeight
 

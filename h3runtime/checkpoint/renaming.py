@@ -35,7 +35,6 @@ ENCODER_LAYER: Final = re.compile(r"model\.layers\.(\d+)\.")
 ENCODER_UNUSED: Final = ("model.norm.weight", "lm_head.weight")
 
 TRANSFORMER_CLASS: Final = "MiniMaxH3Transformer3DModel"
-RAW_CLASS: Final = "MiniMaxH3DiTModel"
 TRANSFORMER_SIGNS: Final = ("proj_in.weight", "audio_proj_in.weight", "context_embedder.weight")
 TRANSFORMER_NAMES: Final[Mapping[str, str]] = {
     "proj_in": "video_patch_proj",

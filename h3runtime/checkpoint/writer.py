@@ -23,6 +23,7 @@ from h3runtime.checkpoint.header import DTYPES
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 RANKS = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
 Described = tuple[torch.dtype, tuple[int, ...]]
+"""dtype and shape of a tensor that a file has or will have."""
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from h3runtime.cli.stopping import Stopping
 from h3runtime.errors import Offence, invalid
 
 if TYPE_CHECKING:
-    from h3runtime.checkpoint.synthesis import Order, Written
+    from h3runtime.checkpoint.synthetic.synthesis import Order, Written
 
 FORMATS = ("nvfp4", "int8_convrot", "fp8_scaled", "bf16")
 MAX_SEED = 2**64 - 1
@@ -51,7 +51,7 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     seed = _seed(arguments.seed)
     with Stopping():
-        from h3runtime.checkpoint.synthesis import Order
+        from h3runtime.checkpoint.synthetic.synthesis import Order
 
         order = Order(arguments.format, not arguments.unpruned, arguments.full_size, seed)
         facts = _make(arguments, order)
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _make(arguments: argparse.Namespace, order: Order) -> dict[str, Any]:
-    from h3runtime.checkpoint.synthesis import write_headers, write_set
+    from h3runtime.checkpoint.synthetic.synthesis import write_headers, write_set
 
     started = time.perf_counter()
     if arguments.dry_run:

@@ -15,11 +15,12 @@ from torch import nn
 
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
-from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile, checkpoint_error
+from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.partition import FL2VA, contradicts
 from h3runtime.checkpoint.qkv_order import QkvSwitch
 from h3runtime.checkpoint.rules import LoadRule
+from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.denoiser.config import DitConfig

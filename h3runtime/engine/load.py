@@ -15,11 +15,12 @@ from torch import nn
 
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint.families import adaln_form
-from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
+from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.hashing import sha256_of_parts
 from h3runtime.checkpoint.load import LoadReport, judge, load_module
 from h3runtime.checkpoint.partition import FL2VA
 from h3runtime.checkpoint.stream import Reading
+from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.checkpoint.verify import Verification, Verified
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.core import ComponentFacts, OnProgress

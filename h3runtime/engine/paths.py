@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from h3runtime.checkpoint.embedded import embedded_set
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.synthetic.embedded import embedded_set
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.settings import Settings, default_cache_dir, variable
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from h3runtime.checkpoint.embedded import CheckpointSet, write_set
+from h3runtime.checkpoint.synthetic.embedded import CheckpointSet, write_set
 from h3runtime.checkpoint.writer import write_file
 
 Write = Callable[..., Path]

@@ -3,8 +3,6 @@
 import pytest
 import torch
 
-from h3runtime.checkpoint import layouts
-from h3runtime.checkpoint.embedded import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
 from h3runtime.checkpoint.families import (
     COMPONENTS,
     Component,
@@ -14,6 +12,8 @@ from h3runtime.checkpoint.families import (
     require_component,
 )
 from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.synthetic import layouts
+from h3runtime.checkpoint.synthetic.embedded import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
 from h3runtime.errors import CheckpointError
 from tests.checkpoint.conftest import Write
 

@@ -13,14 +13,14 @@ from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import DequantLinear, dense
 from h3runtime.checkpoint import load as loading
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.layouts import (
+from h3runtime.checkpoint.load import LoadReport, load_module
+from h3runtime.checkpoint.rules import TRANSFORMER, LoadRule, video_vae
+from h3runtime.checkpoint.synthetic.layouts import (
     TransformerSizes,
     VideoVaeSizes,
     transformer_shapes,
     video_vae_shapes,
 )
-from h3runtime.checkpoint.load import LoadReport, load_module
-from h3runtime.checkpoint.rules import TRANSFORMER, LoadRule, video_vae
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.errors import CheckpointError

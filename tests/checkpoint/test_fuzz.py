@@ -25,11 +25,12 @@ from torch import nn
 
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.checkpoint.families import require_component
-from h3runtime.checkpoint.file import CheckpointFile, checkpoint_error
+from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.header import DTYPES
-from h3runtime.checkpoint.layouts import TransformerSizes, transformer_shapes
 from h3runtime.checkpoint.load import judge, load_module, storage_format
 from h3runtime.checkpoint.rules import TRANSFORMER, LoadRule
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes, transformer_shapes
+from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit

@@ -18,11 +18,9 @@ from h3runtime.checkpoint import load as loading
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import LoadReport, judge, load_module
 from h3runtime.checkpoint.rules import AUDIO_VAE, TRANSFORMER, LoadRule, vae_dtype, video_vae
-from h3runtime.checkpoint.storage import (
+from h3runtime.checkpoint.synthetic.storage import (
     INT8_ROWS,
-    INT8_ROWS_MARKER,
     NVFP4,
-    NVFP4_MARKER,
     Scheme,
     Storage,
     marker_tensor,
@@ -286,10 +284,10 @@ def spoilt() -> Iterator[tuple[str, dict[str, torch.Tensor], str, str]]:
     yield "pre-quant shape", but(fc2__pre_quant_scale=torch.ones(7)), "fc2.pre_quant_scale", "shape"
     yield "weight dtype", but(fc1__weight=torch.zeros(48, 16)), "fc1.weight", "dtype float32"
     yield "weight rank", but(fc1__weight=torch.zeros(48, dtype=torch.uint8)), "fc1.weight", "shape"
-    yield "stray marker", but(norm__comfy_quant=marker(NVFP4_MARKER)), "norm.weight", "has shape"
-    yield "nvfp4 embedding", but(embed__comfy_quant=marker(NVFP4_MARKER)), "embed.weight", "dtype int8"
-    yield "int8 linear", but(fc1__comfy_quant=marker(INT8_ROWS_MARKER)), "fc1.weight", "dtype uint8"
-    yield "marker for nothing", but(gone__comfy_quant=marker(NVFP4_MARKER)), "gone.comfy_quant", "isn't in the file"
+    yield "stray marker", but(norm__comfy_quant=marker(NVFP4.marker())), "norm.weight", "has shape"
+    yield "nvfp4 embedding", but(embed__comfy_quant=marker(NVFP4.marker())), "embed.weight", "dtype int8"
+    yield "int8 linear", but(fc1__comfy_quant=marker(INT8_ROWS.marker())), "fc1.weight", "dtype uint8"
+    yield "marker for nothing", but(gone__comfy_quant=marker(NVFP4.marker())), "gone.comfy_quant", "isn't in the file"
     yield "other layer", but(fc1__weight=torch.zeros(64, 16, dtype=torch.uint8)), "fc1.weight", r"has shape \[64, 32\]"
     fp8 = {"fc2.weight": torch.zeros(32, 48).to(torch.float8_e4m3fn), "fc2.weight_scale": torch.tensor(1.0)}
     yield "fp8 with a scale", {**weights(), **fp8}, "fc2.weight", "no marker"

@@ -12,8 +12,8 @@ from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.layouts import TransformerSizes, transformer_shapes
 from h3runtime.checkpoint.load import load_module
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes, transformer_shapes
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from h3runtime.__main__ import main
-from h3runtime.checkpoint.embedded import CheckpointSet, write_set
+from h3runtime.checkpoint.synthetic.embedded import CheckpointSet, write_set
 from h3runtime.checkpoint.writer import write_file
 from tests.checkpoint import tiny_transformer as tiny
 

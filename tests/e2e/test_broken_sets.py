@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from h3runtime.checkpoint.embedded import embedded_set
+from h3runtime.checkpoint.synthetic.embedded import embedded_set
 from h3runtime.engine import load as module
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import CheckpointError

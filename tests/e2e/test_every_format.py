@@ -16,8 +16,9 @@ import torch
 from h3runtime.__main__ import main
 from h3runtime.backends.linear.dequant import dense
 from h3runtime.checkpoint.assemble import assemble
-from h3runtime.checkpoint.file import SYNTHETIC_KEY, CheckpointFile
+from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.markers import METADATA_KEY
+from h3runtime.checkpoint.sources import SYNTHETIC_KEY
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.core import GenerateSpec, Latents, SamplerSettings, Task
 from h3runtime.engine.latents_file import read_latents

@@ -7,11 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
-from h3runtime.checkpoint import embedded, layouts, published, synthetic
-from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.made_files import MadeFile
-from h3runtime.checkpoint.storage import Storage
+from h3runtime.checkpoint.synthetic import embedded, layouts, published
+from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
+from h3runtime.checkpoint.synthetic.made_files import MadeFile
+from h3runtime.checkpoint.synthetic.recipes.audio_vae import audio_vae
+from h3runtime.checkpoint.synthetic.recipes.recipe import Recipe
+from h3runtime.checkpoint.synthetic.recipes.text_encoder import text_encoder
+from h3runtime.checkpoint.synthetic.recipes.transformer import transformer
+from h3runtime.checkpoint.synthetic.recipes.video_vae import video_vae
+from h3runtime.checkpoint.synthetic.storage import Storage
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.core import GenerateSpec, MediaFile, SamplerSettings, Task
 from h3runtime.engine.resident import ResidentEngine
@@ -29,31 +34,29 @@ def plain(dtype: torch.dtype) -> Storage:
     return replace(published.TRANSFORMER_BF16, dtype=dtype)
 
 
-def transformer(
+def transformer_file(
     folder: Path,
     sizes: layouts.TransformerSizes = PRUNED,
     stored: Storage = published.TRANSFORMER_BF16,
     prefix: str = "",
 ) -> Path:
-    return _write(folder, "transformer", layouts.transformer_shapes(sizes), synthetic.transformer(1), stored, prefix)
+    return _write(folder, "transformer", layouts.transformer_shapes(sizes), transformer(1), stored, prefix)
 
 
-def encoder(folder: Path, stored: Storage = published.ENCODER_BF16) -> Path:
-    return _write(folder, "encoder", layouts.encoder_shapes(embedded.TEXT_ENCODER), synthetic.text_encoder(1), stored)
+def encoder_file(folder: Path, stored: Storage = published.ENCODER_BF16) -> Path:
+    return _write(folder, "encoder", layouts.encoder_shapes(embedded.TEXT_ENCODER), text_encoder(1), stored)
 
 
-def video_vae(folder: Path, stored: Storage = published.VIDEO_VAE_FP16) -> Path:
-    return _write(folder, "video_vae", layouts.video_vae_shapes(embedded.VIDEO_VAE), synthetic.video_vae(1), stored)
+def video_vae_file(folder: Path, stored: Storage = published.VIDEO_VAE_FP16) -> Path:
+    return _write(folder, "video_vae", layouts.video_vae_shapes(embedded.VIDEO_VAE), video_vae(1), stored)
 
 
-def audio_vae(folder: Path) -> Path:
+def audio_vae_file(folder: Path) -> Path:
     shapes = layouts.audio_vae_shapes(embedded.AUDIO_VAE)
-    return _write(folder, "audio_vae", shapes, synthetic.audio_vae(1), published.AUDIO_VAE_FP32)
+    return _write(folder, "audio_vae", shapes, audio_vae(1), published.AUDIO_VAE_FP32)
 
 
-def _write(
-    folder: Path, name: str, shapes: layouts.Shapes, recipe: synthetic.Recipe, stored: Storage, prefix: str = ""
-) -> Path:
+def _write(folder: Path, name: str, shapes: layouts.Shapes, recipe: Recipe, stored: Storage, prefix: str = "") -> Path:
     made = MadeFile("unprefixed", shapes, recipe, stored, embedded.METADATA)
     made.write(folder)
     with CheckpointFile(folder / made.name) as file:
@@ -69,10 +72,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     for name, content in tokenizer_files().items():
         (folder / name).write_bytes(content)
     return {
-        "model_path": transformer(folder),
-        "text_encoder_path": encoder(folder),
-        "video_vae_path": video_vae(folder),
-        "audio_vae_path": audio_vae(folder),
+        "model_path": transformer_file(folder),
+        "text_encoder_path": encoder_file(folder),
+        "video_vae_path": video_vae_file(folder),
+        "audio_vae_path": audio_vae_file(folder),
         "tokenizer_path": folder,
     }
 
@@ -100,29 +103,29 @@ def spec(folder: Path, **changes: object) -> GenerateSpec:
 
 
 CASES = {
-    "bf16, full AdaLN": ("bf16", lambda at: {"model_path": transformer(at, FULL)}),
-    "fp16, pruned": ("fp16", lambda at: {"model_path": transformer(at, PRUNED, plain(torch.float16))}),
+    "bf16, full AdaLN": ("bf16", lambda at: {"model_path": transformer_file(at, FULL)}),
+    "fp16, pruned": ("fp16", lambda at: {"model_path": transformer_file(at, PRUNED, plain(torch.float16))}),
     "fp32 transformer and VAE, full AdaLN": (
         "fp32",
         lambda at: {
-            "model_path": transformer(at, FULL, plain(torch.float32)),
-            "video_vae_path": video_vae(at, Storage(torch.float32)),
+            "model_path": transformer_file(at, FULL, plain(torch.float32)),
+            "video_vae_path": video_vae_file(at, Storage(torch.float32)),
         },
     ),
     "NVFP4 with another curve, NVFP4-AWQ encoder": (
         "nvfp4",
         lambda at: {
-            "model_path": transformer(at, COARSE, published.TRANSFORMER_NVFP4),
-            "text_encoder_path": encoder(at, published.ENCODER_NVFP4_AWQ),
+            "model_path": transformer_file(at, COARSE, published.TRANSFORMER_NVFP4),
+            "text_encoder_path": encoder_file(at, published.ENCODER_NVFP4_AWQ),
         },
     ),
     "prefixed NVFP4": (
         "nvfp4",
         lambda at: {
-            "model_path": transformer(at, PRUNED, published.TRANSFORMER_NVFP4, "model.diffusion_model."),
+            "model_path": transformer_file(at, PRUNED, published.TRANSFORMER_NVFP4, "model.diffusion_model."),
         },
     ),
-    "fp16 encoder": ("bf16", lambda at: {"text_encoder_path": encoder(at, Storage(torch.float16))}),
+    "fp16 encoder": ("bf16", lambda at: {"text_encoder_path": encoder_file(at, Storage(torch.float16))}),
 }
 
 
@@ -137,7 +140,7 @@ def test_each_storage_gives_a_clip(base: dict[str, Path], tmp_path: Path, case: 
 
 
 def test_full_adaln_reacts_to_pictures(base: dict[str, Path], tmp_path: Path) -> None:
-    engine = load(base | {"model_path": transformer(tmp_path, FULL)})
+    engine = load(base | {"model_path": transformer_file(tmp_path, FULL)})
     hashes = set()
     for shade in (20, 220):
         Image.new("RGB", (64, 64), (shade, 90, 255 - shade)).save(tmp_path / f"{shade}.png")
@@ -156,7 +159,7 @@ def test_files_in_the_wrong_place_are_named(base: dict[str, Path]) -> None:
 
 def test_an_encoder_of_another_width_is_named(base: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"encoder\.safetensors.*64.*48"):
-        load(base | {"model_path": transformer(tmp_path, replace(PRUNED, text_dim=48))})
+        load(base | {"model_path": transformer_file(tmp_path, replace(PRUNED, text_dim=48))})
 
 
 def test_half_a_set_of_real_weights_is_refused(base: dict[str, Path], tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ import torch
 
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import DequantLinear, dense
-from h3runtime.checkpoint import published, rules
+from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import load_module
-from h3runtime.checkpoint.storage import Scheme, Storage
-from h3runtime.checkpoint.synthesis import Order, plan
+from h3runtime.checkpoint.synthetic import published
+from h3runtime.checkpoint.synthetic.storage import Scheme, Storage
+from h3runtime.checkpoint.synthetic.synthesis import Order, plan
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.core import Latents, SamplerSettings, TextFeatures
 from h3runtime.denoiser.config import DitConfig

@@ -19,9 +19,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from h3runtime.checkpoint.embedded import write_set
 from h3runtime.checkpoint.expected import write_sums
 from h3runtime.checkpoint.hashing import sha256_of
+from h3runtime.checkpoint.synthetic.embedded import write_set
 from h3runtime.media.probe import probe_clip, read_frames
 
 PATIENCE = 90.0

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from h3runtime.checkpoint.embedded import embedded_set
 from h3runtime.checkpoint.expected import write_sums
 from h3runtime.checkpoint.hashing import sha256_of
+from h3runtime.checkpoint.synthetic.embedded import embedded_set
 from h3runtime.checkpoint.tensor_file import TensorFile
 from h3runtime.core import ComponentFacts, Progress
 from h3runtime.engine import load as module

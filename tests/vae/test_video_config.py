@@ -4,7 +4,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from h3runtime.checkpoint.constants import VIDEO_LATENTS_MEAN, VIDEO_LATENTS_STD
+from h3runtime.checkpoint.synthetic.constants import VIDEO_LATENTS_MEAN, VIDEO_LATENTS_STD
 from h3runtime.errors import CheckpointError
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig, EncoderLevel, VideoVaeConfig
 from h3runtime.vae.video_statistics import LATENTS_MEAN, LATENTS_STD

@@ -18,10 +18,10 @@ from typing import Literal
 import torch
 
 from h3runtime.checkpoint.markers import METADATA_KEY, SUFFIX
+from h3runtime.checkpoint.writer import Described
 from h3runtime.quant import fp8, int8, mxfp8, nvfp4
 
 Format = Literal["nvfp4", "int8_tensorwise", "float8_e4m3fn", "float8_e5m2", "mxfp8"]
-StoredTensor = tuple[torch.dtype, tuple[int, ...]]
 INPUT_SCALE = 32.0 / 448.0
 """Made-up static activation scale of an FP8 layer: activations up to 32 don't saturate (checkpoint-formats §4.3)."""
 
@@ -57,8 +57,6 @@ class Scheme:
 NVFP4 = Scheme("nvfp4")
 INT8_ROWS = Scheme("int8_tensorwise")
 INT8_CONVROT = Scheme("int8_tensorwise", convrot=256)
-NVFP4_MARKER = NVFP4.marker()
-INT8_ROWS_MARKER = INT8_ROWS.marker()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +93,12 @@ class Storage:
         return told
 
 
-def stored_layout(shapes: Mapping[str, tuple[int, ...]], storage: Storage) -> dict[str, StoredTensor]:
+def stored_layout(shapes: Mapping[str, tuple[int, ...]], storage: Storage) -> dict[str, Described]:
     """dtype and shape of every stored tensor, without making any."""
     return {k: v for name, shape in shapes.items() for k, v in layout_of(name, shape, storage)}
 
 
-def layout_of(name: str, shape: tuple[int, ...], storage: Storage) -> Iterator[tuple[str, StoredTensor]]:
+def layout_of(name: str, shape: tuple[int, ...], storage: Storage) -> Iterator[tuple[str, Described]]:
     """The stored tensors of one logical tensor: itself, and its sidecars and marker where it is quantised."""
     scheme = storage.scheme_of(name, shape)
     if scheme is None:
@@ -119,7 +117,7 @@ def layout_of(name: str, shape: tuple[int, ...], storage: Storage) -> Iterator[t
 Shape = tuple[int, int]
 
 
-def _nvfp4_codes(shape: Shape) -> dict[str, StoredTensor]:
+def _nvfp4_codes(shape: Shape) -> dict[str, Described]:
     return {
         "weight": (torch.uint8, nvfp4.packed_shape(shape)),
         "weight_scale": (torch.float8_e4m3fn, nvfp4.scale_shape(shape)),
@@ -127,18 +125,18 @@ def _nvfp4_codes(shape: Shape) -> dict[str, StoredTensor]:
     }
 
 
-def _int8_codes(shape: Shape) -> dict[str, StoredTensor]:
+def _int8_codes(shape: Shape) -> dict[str, Described]:
     return {"weight": (torch.int8, shape), "weight_scale": (torch.float32, (shape[0], 1))}
 
 
-def _mxfp8_codes(shape: Shape) -> dict[str, StoredTensor]:
+def _mxfp8_codes(shape: Shape) -> dict[str, Described]:
     return {
         "weight": (torch.float8_e4m3fn, mxfp8.packed_shape(shape)),
         "weight_scale": (torch.uint8, mxfp8.scale_shape(shape)),
     }
 
 
-_CODES: Mapping[Format, Callable[[Shape], dict[str, StoredTensor]]] = {
+_CODES: Mapping[Format, Callable[[Shape], dict[str, Described]]] = {
     "nvfp4": _nvfp4_codes,
     "int8_tensorwise": _int8_codes,
     "float8_e4m3fn": lambda shape: {"weight": (torch.float8_e4m3fn, shape), "weight_scale": (torch.float32, ())},

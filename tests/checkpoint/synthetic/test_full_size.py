@@ -11,14 +11,17 @@ import pytest
 import torch
 
 from h3runtime.backends.linear.dequant import dense
-from h3runtime.checkpoint import full_size, layouts, published, synthetic
 from h3runtime.checkpoint.assemble import assemble
-from h3runtime.checkpoint.embedded import VIDEO_VAE
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.full_size import Run, tensor_runs, write_streamed
-from h3runtime.checkpoint.made_files import MadeFile
-from h3runtime.checkpoint.storage import Storage
-from h3runtime.checkpoint.synthesis import Order, plan
+from h3runtime.checkpoint.synthetic import full_size, layouts, published
+from h3runtime.checkpoint.synthetic.embedded import VIDEO_VAE
+from h3runtime.checkpoint.synthetic.full_size import Run, tensor_runs, write_streamed
+from h3runtime.checkpoint.synthetic.made_files import MadeFile
+from h3runtime.checkpoint.synthetic.recipes.text_encoder import text_encoder
+from h3runtime.checkpoint.synthetic.recipes.transformer import transformer
+from h3runtime.checkpoint.synthetic.recipes.video_vae import video_vae
+from h3runtime.checkpoint.synthetic.storage import Storage
+from h3runtime.checkpoint.synthetic.synthesis import Order, plan
 
 SIZES = layouts.TransformerSizes(hidden=512, layers=2, heads=4, ffn=768, text_dim=256, time_hidden=256, time_dim=64)
 FULL_ADALN = layouts.TransformerSizes(
@@ -42,9 +45,9 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
 
 
-def transformer(name: str) -> MadeFile:
+def transformer_file(name: str) -> MadeFile:
     stored, sizes = STORAGES[name]
-    return MadeFile("model.safetensors", layouts.transformer_shapes(sizes), synthetic.transformer(3), stored, {})
+    return MadeFile("model.safetensors", layouts.transformer_shapes(sizes), transformer(3), stored, {})
 
 
 def write(file: MadeFile, folder: Path, threads: int = 2) -> str:
@@ -54,7 +57,7 @@ def write(file: MadeFile, folder: Path, threads: int = 2) -> str:
 
 @pytest.mark.parametrize("name", STORAGES)
 def test_the_file_is_the_planned_one(tmp_path: Path, name: str) -> None:
-    file = transformer(name)
+    file = transformer_file(name)
     told: list[int] = []
     digest = write_streamed(file, tmp_path, 3, told.append)
     content = (tmp_path / file.name).read_bytes()
@@ -66,13 +69,13 @@ def test_the_file_is_the_planned_one(tmp_path: Path, name: str) -> None:
 
 
 def test_any_number_of_threads_makes_the_same_bytes(tmp_path: Path) -> None:
-    file = transformer("nvfp4")
+    file = transformer_file("nvfp4")
     assert len({write(file, tmp_path / str(threads), threads) for threads in (1, 2, 5)}) == 1
 
 
 @pytest.mark.parametrize("name", STORAGES)
 def test_decoded_weights_have_a_trained_spread_and_differing_rows(tmp_path: Path, name: str) -> None:
-    file = transformer(name)
+    file = transformer_file(name)
     write(file, tmp_path)
     linears = ("attn.qkv_proj", "attn.out_proj", "mlp.fc1", "mlp.fc2", "adaln_proj.linear")
     with CheckpointFile(tmp_path / file.name) as opened:
@@ -94,7 +97,7 @@ def decoded(file: CheckpointFile, name: str) -> torch.Tensor:
 
 
 def test_small_tensors_are_the_recipe_s(tmp_path: Path) -> None:
-    file = transformer("int8")
+    file = transformer_file("int8")
     write(file, tmp_path)
     with CheckpointFile(tmp_path / file.name) as opened:
         for name in (
@@ -112,7 +115,7 @@ def test_an_encoder_with_awq_scales(tmp_path: Path) -> None:
         vocab=300, hidden=256, intermediate=512, layers=2, heads=2, kv_heads=1, vision_hidden=64, vision_depth=1
     )
     shapes = layouts.encoder_shapes(sizes)
-    file = MadeFile("e.safetensors", shapes, synthetic.text_encoder(3), published.ENCODER_NVFP4_AWQ, {})
+    file = MadeFile("e.safetensors", shapes, text_encoder(3), published.ENCODER_NVFP4_AWQ, {})
     write(file, tmp_path)
     with CheckpointFile(tmp_path / file.name) as opened:
         scale = opened.read("model.layers.1.mlp.down_proj.pre_quant_scale")
@@ -125,7 +128,7 @@ def test_whatever_ends_it_early_leaves_nothing(tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_streamed(transformer("bf16"), tmp_path, 2, stop)
+        write_streamed(transformer_file("bf16"), tmp_path, 2, stop)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -144,7 +147,7 @@ def test_the_published_sizes_can_all_be_streamed(monkeypatch: pytest.MonkeyPatch
 
 def test_an_fp16_vae_has_no_number_out_of_range(tmp_path: Path) -> None:
     shapes = layouts.video_vae_shapes(VIDEO_VAE)
-    file = MadeFile("v.safetensors", shapes, synthetic.video_vae(3), published.VIDEO_VAE_FP16, {})
+    file = MadeFile("v.safetensors", shapes, video_vae(3), published.VIDEO_VAE_FP16, {})
     write(file, tmp_path)
     with CheckpointFile(tmp_path / file.name) as opened:
         assert all(bool(torch.isfinite(opened.read(name)).all()) for name in opened.entries)

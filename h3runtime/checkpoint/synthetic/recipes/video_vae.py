@@ -9,9 +9,9 @@ import math
 
 import torch
 
-from h3runtime.checkpoint.constants import VIDEO_LATENTS_MEAN, VIDEO_LATENTS_STD
-from h3runtime.checkpoint.random_values import uniform
-from h3runtime.checkpoint.recipes.recipe import BIAS, NORM, Recipe, Spread, cycled
+from h3runtime.checkpoint.synthetic.constants import VIDEO_LATENTS_MEAN, VIDEO_LATENTS_STD
+from h3runtime.checkpoint.synthetic.random_values import uniform
+from h3runtime.checkpoint.synthetic.recipes.recipe import BIAS, NORM, Recipe, Spread, cycled
 
 DEPTH = 2
 """Decoder layers that the scales are meant for; among more, each adds less, so that the sum stays the same."""

@@ -12,7 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
-from h3runtime.checkpoint.storage import INT8_CONVROT, INT8_ROWS, NVFP4, Scheme, Storage
+from h3runtime.checkpoint.synthetic.storage import INT8_CONVROT, INT8_ROWS, NVFP4, Scheme, Storage
 
 SetFormat = Literal["nvfp4", "int8_convrot", "fp8_scaled", "bf16"]
 FORMATS: tuple[SetFormat, ...] = get_args(SetFormat)

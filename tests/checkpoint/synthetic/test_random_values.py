@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h3runtime.checkpoint.random_values import uniform
+from h3runtime.checkpoint.synthetic.random_values import uniform
 
 KNOWN = [1067042442, 1068723315, 1063282481, 1068156336, 1068008433, 1063862230]
 

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h3runtime.checkpoint.random_bits import INT8_CODES, NVFP4_PAIRS, Bits, floats, positive
+from h3runtime.checkpoint.synthetic.random_bits import INT8_CODES, NVFP4_PAIRS, Bits, floats, positive
 from h3runtime.quant import nvfp4
 from h3runtime.quant.stored import Nvfp4Weight
 

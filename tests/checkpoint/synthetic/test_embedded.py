@@ -16,13 +16,14 @@ import torch
 from torch import nn
 
 from h3runtime.backends.linear.dequant import DequantLinear, dense
-from h3runtime.checkpoint import embedded as embedded_module
-from h3runtime.checkpoint import made_files, rules
-from h3runtime.checkpoint.embedded import CheckpointSet, embedded_set
+from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import detect_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import load_module
 from h3runtime.checkpoint.rules import LoadRule
+from h3runtime.checkpoint.synthetic import embedded as embedded_module
+from h3runtime.checkpoint.synthetic import made_files
+from h3runtime.checkpoint.synthetic.embedded import CheckpointSet, embedded_set
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
@@ -65,10 +66,8 @@ def test_the_bytes_are_the_known_ones(embedded: CheckpointSet) -> None:
 
 def test_another_process_makes_the_same_bytes(embedded: CheckpointSet, tmp_path: Path) -> None:
     """Two at once, into one folder, with other thread counts: whoever is last changes nothing."""
-    code = "import sys, torch; torch.set_num_threads(int(sys.argv[2]));"
-    code += (
-        "from pathlib import Path; from h3runtime.checkpoint.embedded import write_set; write_set(Path(sys.argv[1]))"
-    )
+    code = "import sys, torch; from pathlib import Path; torch.set_num_threads(int(sys.argv[2]));"
+    code += "from h3runtime.checkpoint.synthetic.embedded import write_set; write_set(Path(sys.argv[1]))"
     racing = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)]) for n in (1, 2)]
     assert [p.wait(timeout=120) for p in racing] == [0, 0]
     for path in files(embedded):
@@ -129,7 +128,7 @@ def test_the_tokenizer_gives_bytes_and_the_real_special_ids(embedded: Checkpoint
 
 def test_the_tokenizer_lists_the_published_added_tokens(embedded: CheckpointSet) -> None:
     ours = json.loads((embedded.tokenizer / "tokenizer_config.json").read_text())
-    published = Path(__file__).parents[3] / "shared" / "tokenizer" / "tokenizer_config.json"
+    published = Path(__file__).parents[4] / "shared" / "tokenizer" / "tokenizer_config.json"
     if not published.is_file():
         pytest.skip("the published tokenizer isn't here")
     theirs = json.loads(published.read_text())

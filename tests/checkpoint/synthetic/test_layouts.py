@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 import torch
 
-from h3runtime.checkpoint import published
-from h3runtime.checkpoint.layouts import (
+from h3runtime.checkpoint.synthetic import published
+from h3runtime.checkpoint.synthetic.layouts import (
     AudioVaeSizes,
     EncoderSizes,
     TransformerSizes,
@@ -17,8 +17,8 @@ from h3runtime.checkpoint.layouts import (
     transformer_shapes,
     video_vae_shapes,
 )
-from h3runtime.checkpoint.storage import Scheme, Storage, pack, stored_layout
-from h3runtime.checkpoint.synthetic import transformer
+from h3runtime.checkpoint.synthetic.recipes.transformer import transformer
+from h3runtime.checkpoint.synthetic.storage import Scheme, Storage, pack, stored_layout
 from h3runtime.checkpoint.writer import NAMES, encode_header, in_order
 from tests.parity.fixture import DIRECTORY
 

@@ -18,15 +18,16 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from h3runtime.checkpoint import layouts, synthetic_mark
-from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
-from h3runtime.checkpoint.embedded import METADATA, TOKENIZER, TOLD, VIDEO_VAE
+from h3runtime.checkpoint import synthetic_mark
 from h3runtime.checkpoint.expected import SUMS_NAME, write_sums
-from h3runtime.checkpoint.full_size import write_streamed
-from h3runtime.checkpoint.made_files import MadeFile, SetSizes, set_files
-from h3runtime.checkpoint.published import SetFormat
-from h3runtime.checkpoint.recipes.audio_vae import FULL_STREAM
-from h3runtime.checkpoint.staging import staged
+from h3runtime.checkpoint.synthetic import layouts
+from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
+from h3runtime.checkpoint.synthetic.embedded import METADATA, TOKENIZER, TOLD, VIDEO_VAE
+from h3runtime.checkpoint.synthetic.full_size import write_streamed
+from h3runtime.checkpoint.synthetic.made_files import MadeFile, SetSizes, set_files
+from h3runtime.checkpoint.synthetic.published import SetFormat
+from h3runtime.checkpoint.synthetic.recipes.audio_vae import FULL_STREAM
+from h3runtime.checkpoint.synthetic.staging import staged
 from h3runtime.checkpoint.writer import write_whole
 from h3runtime.errors import DiskFull, Offence, invalid
 

@@ -7,9 +7,9 @@ from functools import partial
 
 import torch
 
-from h3runtime.checkpoint.constants import AUDIO_LATENTS_MEAN, AUDIO_LATENTS_STD, AUDIO_TAPS
-from h3runtime.checkpoint.random_values import uniform
-from h3runtime.checkpoint.recipes.recipe import NORM, Recipe, Spread, cycled
+from h3runtime.checkpoint.synthetic.constants import AUDIO_LATENTS_MEAN, AUDIO_LATENTS_STD, AUDIO_TAPS
+from h3runtime.checkpoint.synthetic.random_values import uniform
+from h3runtime.checkpoint.synthetic.recipes.recipe import NORM, Recipe, Spread, cycled
 
 LOUDNESS = 0.12
 """Root mean square that the sound shall have."""

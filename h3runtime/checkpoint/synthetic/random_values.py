@@ -2,7 +2,7 @@
 
 A tensor's numbers come from its own name and a seed, so adding a tensor changes no other. Philox gives raw integers;
 from there on only exactly rounded arithmetic is used (no logarithm, no matmul), hence uniform and not normal numbers.
-Fed by `synthetic` with names; it knows no model.
+Fed by `recipes` with names; it knows no model.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Names and shapes of every tensor in the four kinds of ComfyUI files, for any sizes (checkpoint-formats §2.3, §5).
 
-Logical shapes only: how a tensor is stored is for `synthetic`. The default sizes are the published model's. Fed with
-sizes by `synthetic`, `embedded` and the tests; it makes no values.
+Logical shapes only: how a tensor is stored is for `storage`. The default sizes are the published model's. Fed with
+sizes by `made_files` and the tests; it makes no values.
 """
 
 from __future__ import annotations

@@ -22,12 +22,12 @@ from pathlib import Path
 
 import torch
 
-from h3runtime.checkpoint.made_files import MadeFile
 from h3runtime.checkpoint.markers import SUFFIX
-from h3runtime.checkpoint.random_bits import INT8_CODES, NVFP4_PAIRS, Bits, floats, positive
-from h3runtime.checkpoint.recipes.recipe import Spread
-from h3runtime.checkpoint.recipes.text_encoder import pre_quant_scales
-from h3runtime.checkpoint.storage import INPUT_SCALE, Scheme, marker_tensor
+from h3runtime.checkpoint.synthetic.made_files import MadeFile
+from h3runtime.checkpoint.synthetic.random_bits import INT8_CODES, NVFP4_PAIRS, Bits, floats, positive
+from h3runtime.checkpoint.synthetic.recipes.recipe import Spread
+from h3runtime.checkpoint.synthetic.recipes.text_encoder import pre_quant_scales
+from h3runtime.checkpoint.synthetic.storage import INPUT_SCALE, Scheme, marker_tensor
 from h3runtime.checkpoint.writer import appearing
 
 CHUNK = 4 << 20

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 import torch
 
-from h3runtime.checkpoint.random_values import uniform
+from h3runtime.checkpoint.synthetic.random_values import uniform
 
 Shapes = Mapping[str, tuple[int, ...]]
 Weights = dict[str, torch.Tensor]

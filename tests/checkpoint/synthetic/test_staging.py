@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from h3runtime.checkpoint.staging import staged
+from h3runtime.checkpoint.synthetic.staging import staged
 from h3runtime.errors import DiskFull, InvalidRequest, OutputExists
 
 

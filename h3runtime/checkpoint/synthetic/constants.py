@@ -1,4 +1,4 @@
-"""Published numbers that made-up checkpoints carry like real ones. Read by `synthetic` only.
+"""Published numbers that made-up checkpoints carry like real ones. Read by `recipes` only.
 
 Latent statistics and filter taps are values in the published files, not code: a real file brings its own.
 """

@@ -4,7 +4,7 @@ Four files and a tokenizer folder, about 20 MB, the same bytes on every machine 
 is named after a hash of the code that makes it, so a new version makes a new set. Every file appears whole or not at
 all; two processes that race write the same bytes, and whoever renames last changes nothing.
 
-The weights are random (see `synthetic`): the clips are abstract, but every part of the pipeline does its real work and
+The weights are random (see `recipes`): the clips are abstract, but every part of the pipeline does its real work and
 reacts to every input. Metadata says `h3runtime_synthetic`. Fed with a cache folder by the command line and the tests.
 """
 
@@ -16,11 +16,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from h3runtime.checkpoint import layouts
-from h3runtime.checkpoint.byte_tokenizer import tokenizer_files
-from h3runtime.checkpoint.file import CONFIG_KEY, SYNTHETIC_KEY, checkpoint_error
+from h3runtime.checkpoint.file import CONFIG_KEY
 from h3runtime.checkpoint.header import FILE
-from h3runtime.checkpoint.made_files import MadeFile, SetSizes, set_files
+from h3runtime.checkpoint.sources import SYNTHETIC_KEY
+from h3runtime.checkpoint.synthetic import layouts
+from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
+from h3runtime.checkpoint.synthetic.made_files import MadeFile, SetSizes, set_files
+from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.checkpoint.writer import write_whole
 from h3runtime.errors import Offence
 
@@ -30,20 +32,19 @@ TOLD = {CONFIG_KEY: '{"vision_num_heads": 2, "deepstack_visual_indexes": [0, 1, 
 """What the shapes of a vision tower that nobody published can't tell."""
 TOKENIZER = "tokenizer"
 MAKERS = (
-    "checkpoint/byte_tokenizer.py",
-    "checkpoint/constants.py",
-    "checkpoint/embedded.py",
-    "checkpoint/layouts.py",
-    "checkpoint/made_files.py",
-    "checkpoint/published.py",
-    "checkpoint/random_values.py",
-    "checkpoint/recipes/audio_vae.py",
-    "checkpoint/recipes/recipe.py",
-    "checkpoint/recipes/text_encoder.py",
-    "checkpoint/recipes/transformer.py",
-    "checkpoint/recipes/video_vae.py",
-    "checkpoint/storage.py",
-    "checkpoint/synthetic.py",
+    "checkpoint/synthetic/byte_tokenizer.py",
+    "checkpoint/synthetic/constants.py",
+    "checkpoint/synthetic/embedded.py",
+    "checkpoint/synthetic/layouts.py",
+    "checkpoint/synthetic/made_files.py",
+    "checkpoint/synthetic/published.py",
+    "checkpoint/synthetic/random_values.py",
+    "checkpoint/synthetic/recipes/audio_vae.py",
+    "checkpoint/synthetic/recipes/recipe.py",
+    "checkpoint/synthetic/recipes/text_encoder.py",
+    "checkpoint/synthetic/recipes/transformer.py",
+    "checkpoint/synthetic/recipes/video_vae.py",
+    "checkpoint/synthetic/storage.py",
     "checkpoint/writer.py",
     "quant/int8.py",
     "quant/nvfp4.py",
@@ -114,7 +115,7 @@ def write_set(folder: Path) -> CheckpointSet:
 def source_hash() -> str:
     """16 hex digits over the code that decides the bytes of the set."""
     digest = hashlib.sha256()
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     for name in MAKERS:
         digest.update((root / name).read_bytes())
     return digest.hexdigest()[:16]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from h3runtime.checkpoint.random_values import uniform
-from h3runtime.checkpoint.recipes.recipe import BIAS, NORM, Recipe, Shapes, Spread, Weights
+from h3runtime.checkpoint.synthetic.random_values import uniform
+from h3runtime.checkpoint.synthetic.recipes.recipe import BIAS, NORM, Recipe, Shapes, Spread, Weights
 
 PRE_QUANT = Spread(std=0.25, mean=1.0)
 

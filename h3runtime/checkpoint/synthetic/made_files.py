@@ -15,13 +15,16 @@ from pathlib import Path
 
 import torch
 
-from h3runtime.checkpoint import layouts, published, synthetic
-from h3runtime.checkpoint.layouts import AudioVaeSizes, EncoderSizes, TransformerSizes, VideoVaeSizes
-from h3runtime.checkpoint.published import SetFormat
-from h3runtime.checkpoint.recipes.audio_vae import STREAM
-from h3runtime.checkpoint.recipes.recipe import Recipe
-from h3runtime.checkpoint.storage import Storage, StoredTensor, pack, stored_layout
-from h3runtime.checkpoint.writer import encode_header, in_order, write_file
+from h3runtime.checkpoint.synthetic import layouts, published
+from h3runtime.checkpoint.synthetic.layouts import AudioVaeSizes, EncoderSizes, TransformerSizes, VideoVaeSizes
+from h3runtime.checkpoint.synthetic.published import SetFormat
+from h3runtime.checkpoint.synthetic.recipes.audio_vae import STREAM, audio_vae
+from h3runtime.checkpoint.synthetic.recipes.recipe import Recipe
+from h3runtime.checkpoint.synthetic.recipes.text_encoder import pre_quant_scales, text_encoder
+from h3runtime.checkpoint.synthetic.recipes.transformer import transformer
+from h3runtime.checkpoint.synthetic.recipes.video_vae import video_vae
+from h3runtime.checkpoint.synthetic.storage import Storage, pack, stored_layout
+from h3runtime.checkpoint.writer import Described, encode_header, in_order, write_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class MadeFile:
     storage: Storage
     extra: Mapping[str, str]
 
-    def layout(self) -> dict[str, StoredTensor]:
+    def layout(self) -> dict[str, Described]:
         """Stored tensors in the order of their bytes."""
         return in_order(stored_layout(self.shapes, self.storage))
 
@@ -59,12 +62,12 @@ class MadeFile:
         schemes = {name: self.storage.scheme_of(name, shape) for name, shape in self.shapes.items()}
         scaled = [name for name, scheme in schemes.items() if scheme is not None and scheme.pre_quant]
         layers = {name.removesuffix(".weight"): self.shapes[name] for name in scaled}
-        return synthetic.pre_quant_scales(layers, self.recipe.seed)
+        return pre_quant_scales(layers, self.recipe.seed)
 
 
 @dataclass(frozen=True, slots=True)
 class SetSizes:
-    """Sizes of the four components. audio_stream: what `synthetic.audio_vae` has to know of its."""
+    """Sizes of the four components. audio_stream: what the recipe has to know of the audio VAE."""
 
     transformer: TransformerSizes
     text_encoder: EncoderSizes
@@ -86,28 +89,28 @@ def set_files(
         MadeFile(
             published.transformer_name(kind, pruned=pruned),
             layouts.transformer_shapes(sizes.transformer),
-            synthetic.transformer(seed, sizes.transformer.layers),
+            transformer(seed, sizes.transformer.layers),
             stored.pruned if pruned else stored.unpruned,
             mark,
         ),
         MadeFile(
             published.encoder_name(stored.encoder_name),
             layouts.encoder_shapes(sizes.text_encoder),
-            synthetic.text_encoder(seed),
+            text_encoder(seed),
             stored.encoder,
             {**mark, **encoder_config},
         ),
         MadeFile(
             published.VIDEO_VAE_NAME,
             layouts.video_vae_shapes(sizes.video_vae),
-            synthetic.video_vae(seed, sizes.video_vae.layers),
+            video_vae(seed, sizes.video_vae.layers),
             published.VIDEO_VAE_FP16,
             mark,
         ),
         MadeFile(
             published.AUDIO_VAE_NAME,
             layouts.audio_vae_shapes(sizes.audio_vae),
-            synthetic.audio_vae(seed, sizes.audio_stream),
+            audio_vae(seed, sizes.audio_stream),
             published.AUDIO_VAE_FP32,
             mark,
         ),

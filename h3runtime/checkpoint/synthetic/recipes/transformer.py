@@ -10,8 +10,8 @@ from functools import partial
 
 import torch
 
-from h3runtime.checkpoint.random_values import uniform
-from h3runtime.checkpoint.recipes.recipe import NORM, Recipe, Spread
+from h3runtime.checkpoint.synthetic.random_values import uniform
+from h3runtime.checkpoint.synthetic.recipes.recipe import NORM, Recipe, Spread
 
 VIDEO_SHRINK, AUDIO_SHRINK = 0.9, 0.9
 """How much of its input a head returns as velocity: the flow then shrinks noise towards what the blocks add."""

@@ -1,1 +1,0 @@
-"""How the values of made-up checkpoints are chosen, one recipe a component."""
