@@ -17,21 +17,14 @@ from starlette.responses import FileResponse, JSONResponse, Response
 
 from h3runtime import __version__
 from h3runtime.api import problems
-from h3runtime.api.answers import (
-    JobAnswer,
-    LiveAnswer,
-    PageAnswer,
-    ReadyAnswer,
-    job_answer,
-    live_answer,
-    ready_answer,
-)
+from h3runtime.api.answers import JobAnswer, PageAnswer, job_answer
+from h3runtime.api.health import LiveAnswer, ReadyAnswer, live_answer, ready_answer
 from h3runtime.api.limits import BodyLimit
 from h3runtime.api.request import GenerateBody
 from h3runtime.api.requests import Requests
 from h3runtime.api.service import Service
 from h3runtime.errors import NotFinished, NotFound, OutputExpired, UnsupportedMediaType
-from h3runtime.jobs.supervisor import EngineStatus
+from h3runtime.jobs.engine_state import EngineStatus
 from h3runtime.jobs.table import Job, Status
 from h3runtime.observe.metrics import CONTENT_TYPE
 

@@ -20,7 +20,7 @@ from h3runtime import __version__
 from h3runtime.api.app import create_app
 from h3runtime.api.service import Service
 from h3runtime.errors import Offence, SettingsError
-from h3runtime.jobs.supervisor import EngineRecipe
+from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.observe import logs
 from h3runtime.observe.cores import engine_threads
 from h3runtime.settings import Settings

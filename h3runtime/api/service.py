@@ -19,9 +19,11 @@ from h3runtime.api.answers import output_seconds
 from h3runtime.api.body import read_delivery
 from h3runtime.core import EngineFacts
 from h3runtime.errors import DiskFull, Draining, Loading, NotReady
+from h3runtime.jobs.engine_process import EngineRecipe
+from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue, job_timings
-from h3runtime.jobs.supervisor import EngineRecipe, EngineState, EngineStatus, Limits, Supervisor
+from h3runtime.jobs.supervisor import Limits, Supervisor
 from h3runtime.jobs.table import Job, JobTable
 from h3runtime.media.delivery import FULL
 from h3runtime.observe.metrics import Metrics

@@ -1,4 +1,4 @@
-"""The engine process from outside: start it, feed it one job at a time, judge its health, end it.
+"""The engine process from outside: keep one alive, feed it one job at a time, judge its health.
 
 One thread owns the pipe and everything about the process; other threads leave a wish (stop, drain) and ring. `api`
 reads `state`, one frozen value that is replaced whole. Policy:
@@ -10,41 +10,36 @@ reads `state`, one frozen value that is replaced whole. Policy:
                when it can't load what it was given, `dead` for good, and they fail too
     drain      no new jobs; the running one may finish within its time, is then asked to stop, and at last killed
 
-The engine is named by a dotted string, so this side never imports it (architecture.md, The seams).
+The process itself is `engine_process`'s.
 """
 
 from __future__ import annotations
 
 import multiprocessing
-import signal
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import structlog
 
-from h3runtime.core import EngineFacts, LoadProgress, Progress
+from h3runtime.core import EngineFacts, Progress
 from h3runtime.errors import EngineDead, H3Error, Interrupted, JobCancelled, JobError, JobTimeout, OutOfMemory
-from h3runtime.jobs.child import run_engine
+from h3runtime.jobs.engine_process import EngineProcess, EngineRecipe
+from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.jobs.messages import (
     Advanced,
-    Compute,
     Failed,
     FromEngine,
-    Leave,
     Loaded,
     LoadFailed,
     Made,
     Stop,
-    ToEngine,
 )
-from h3runtime.jobs.processes import end_descendants, end_family, oom_kills
 from h3runtime.jobs.queue import JobQueue
 from h3runtime.settings import Settings
 
@@ -54,14 +49,6 @@ LOOK_SECONDS = 0.25
 """How often deadlines are looked at when nothing arrives."""
 FIRST_STAGE = "conditioning"
 """Where a job is that has shown no sign of life yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class EngineRecipe:
-    """`factory(*arguments)` in a fresh interpreter makes a `core.Engine`. factory: `package.module:function`."""
-
-    factory: str
-    arguments: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,36 +85,6 @@ class Limits:
         return self.stages.get(stage, self.stages.get(FIRST_STAGE))
 
 
-class EngineStatus(StrEnum):
-    """What `/ready` says, but for a full disk, which is no matter of the engine."""
-
-    LOADING = "loading"
-    WARMING = "warming"
-    READY = "ready"
-    DRAINING = "draining"
-    RESTARTING = "restarting"
-    DEAD = "dead"
-
-
-@dataclass(frozen=True, slots=True)
-class EngineState:
-    """The engine as seen from outside.
-
-    facts: of the last successful load. reason: why it isn't ready. loading: how far, while it loads. warnings: what
-    happened to it since the server began.
-    """
-
-    status: EngineStatus = EngineStatus.LOADING
-    stage: str = "starting"
-    fraction: float = 0.0
-    reason: str = ""
-    facts: EngineFacts | None = None
-    cold_start_seconds: float | None = None
-    restarts: int = 0
-    loading: LoadProgress | None = None
-    warnings: tuple[str, ...] = ()
-
-
 class Supervisor:
     """Keeps one engine process alive and busy. `start` returns at once; `drain` and `close` wait."""
 
@@ -145,7 +102,7 @@ class Supervisor:
         self._job: _Running | None = None
         self._stop_wishes: dict[str, H3Error] = {}
         self._jobs_since_start = 0
-        self._process: _EngineProcess | None = None
+        self._process: EngineProcess | None = None
         self.on_loaded: Callable[[EngineFacts], None] = lambda _: None
         queue.on_waiting = self.ring
 
@@ -210,7 +167,7 @@ class Supervisor:
     def _live_once(self) -> None:
         """One process from its start to its end, whatever that is."""
         try:
-            process = self._process = _EngineProcess(self._recipe)
+            process = self._process = EngineProcess(self._recipe)
         except Exception as error:
             log.error("engine_not_started", exc_info=error)
             self._bury(EngineDead(f"the engine process could not be started: {type(error).__name__}"))
@@ -234,7 +191,7 @@ class Supervisor:
             self._queue.fail_waiting(EngineDead(f"the engine is dead: {self._state.reason}"))
             self._sleep([], None)
 
-    def _converse(self, process: _EngineProcess) -> H3Error | None:
+    def _converse(self, process: EngineProcess) -> H3Error | None:
         """Until the process is of no more use. Returns why, or None for a wanted end or one already dealt with."""
         while not self._leaving.is_set():
             self._hand_out(process)
@@ -258,7 +215,7 @@ class Supervisor:
                 self._ears.recv_bytes()
         return any(connection in ready for connection in connections)
 
-    def _hand_out(self, process: _EngineProcess) -> None:
+    def _hand_out(self, process: EngineProcess) -> None:
         job = self._job
         if job is not None:
             if job.stop_sent is None and job.job_id in self._stop_wishes:
@@ -271,10 +228,9 @@ class Supervisor:
         if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
             self._jobs_since_start += 1
             self._job = _Running(taken.id)
-            process.kills_before = oom_kills()
-            process.send(Compute(taken.spec))
+            process.compute(taken.spec)
 
-    def _hear(self, message: FromEngine, process: _EngineProcess) -> H3Error | None:
+    def _hear(self, message: FromEngine, process: EngineProcess) -> H3Error | None:
         """React to one message. Returns an error if the process must go."""
         match message:
             case Advanced(None, progress):
@@ -334,7 +290,7 @@ class Supervisor:
             told = f"the checkpoint changed while the server ran: it was {before}, it is {facts.checkpoint}"
             self._set(warnings=(told,))
 
-    def _overdue(self, process: _EngineProcess) -> H3Error | None:
+    def _overdue(self, process: EngineProcess) -> H3Error | None:
         now = time.monotonic()
         job = self._job
         if job is not None and job.stop_sent is not None and now - job.stop_sent > self._limits.stop_grace:
@@ -349,7 +305,7 @@ class Supervisor:
             return EngineDead(f"the engine process gave no sign of life for {self._limits.heartbeat:g} s")
         return None
 
-    def _limit_of_loading(self, process: _EngineProcess) -> float | None:
+    def _limit_of_loading(self, process: EngineProcess) -> float | None:
         return None if process.loaded else self._limits.stages.get(self._state.stage)
 
     def _bury(self, why: H3Error) -> None:
@@ -418,78 +374,3 @@ class _Running:
 
     def advance(self, progress: Progress) -> None:
         self.stage, self.step, self.moved = progress.stage, progress.step, time.monotonic()
-
-
-class _EngineProcess:
-    """One spawned interpreter and our end of its pipe."""
-
-    def __init__(self, recipe: EngineRecipe) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.connection, theirs = context.Pipe()
-        arguments = (theirs, recipe.factory, recipe.arguments)
-        # No daemon: an engine may start processes of its own. It ends when the pipe closes, so nothing is left behind.
-        self._process = context.Process(target=run_engine, args=arguments, name="h3runtime-engine")
-        self._process.start()
-        theirs.close()
-        self.loaded = False
-        self.heard = self.moved = time.monotonic()
-        self.kills_before = oom_kills()
-
-    @property
-    def pid(self) -> int:
-        assert self._process.pid is not None
-        return self._process.pid
-
-    def send(self, message: ToEngine) -> None:
-        # A process that has just died says so on the reading side.
-        with suppress(OSError):
-            self.connection.send(message)
-
-    def receive(self) -> FromEngine | None:
-        """The next message; None if the process is gone, or sent what can't be read."""
-        try:
-            message: FromEngine = self.connection.recv()
-        except Exception as error:
-            if not isinstance(error, EOFError | ConnectionError):
-                log.error("engine_message_unreadable", exc_info=error)
-            return None
-        self.heard = time.monotonic()
-        return message
-
-    def is_silent_for_good(self) -> bool:
-        """Ended, with nothing left to read. The pipe says so too, unless a child of the dead still holds it."""
-        return self._process.exitcode is not None and not self.connection.poll()
-
-    def last_word(self) -> EngineDead | OutOfMemory:
-        """How it ended. `OutOfMemory` where the kernel has ended processes for that since the job began."""
-        self._process.join(1.0)
-        code = self._process.exitcode
-        if code == -signal.SIGKILL and oom_kills() > self.kills_before:
-            return OutOfMemory("the engine process was killed by the kernel: the host's memory is full")
-        return EngineDead(f"the engine process {_how_it_ended(code)}")
-
-    def leave(self, seconds: float) -> None:
-        """Ask it to close, wait so long, then make sure that neither it nor anything it started is left."""
-        if seconds > 0:
-            self.send(Leave())
-            self._process.join(seconds)
-        self.kill()
-        self._process.join(2.0)
-        self.connection.close()
-
-    def kill(self) -> None:
-        if self._process.exitcode is None:
-            end_family(self.pid)
-        else:
-            # Reaped, so its number may be another program's; what it started still carries it as the session's.
-            end_descendants(self.pid)
-
-
-def _how_it_ended(code: int | None) -> str:
-    if code is None:
-        return "closed its pipe"
-    if code >= 0:
-        return f"ended with code {code}"
-    with suppress(ValueError):
-        return f"was killed by {signal.Signals(-code).name}"
-    return f"was killed by signal {-code}"

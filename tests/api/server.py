@@ -17,7 +17,9 @@ from PIL import Image
 
 from h3runtime.api.app import create_app
 from h3runtime.api.service import Service
-from h3runtime.jobs.supervisor import EngineRecipe, EngineStatus, Limits
+from h3runtime.jobs.engine_process import EngineRecipe
+from h3runtime.jobs.engine_state import EngineStatus
+from h3runtime.jobs.supervisor import Limits
 from h3runtime.settings import Settings
 
 PATIENCE = 30.0

@@ -8,7 +8,8 @@ from pathlib import Path
 
 from h3runtime.core import EngineFacts
 from h3runtime.errors import CheckpointChanged
-from h3runtime.jobs.supervisor import EngineRecipe, EngineStatus
+from h3runtime.jobs.engine_process import EngineRecipe
+from h3runtime.jobs.engine_state import EngineStatus
 from tests.api.server import PATIENCE, SMALL, running
 from tests.fake_engine import FakeEngine
 from tests.jobs.test_supervisor import bench

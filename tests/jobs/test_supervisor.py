@@ -14,9 +14,11 @@ import pytest
 import structlog
 
 from h3runtime.core import GenerateSpec, SamplerSettings, Task
+from h3runtime.jobs.engine_process import EngineRecipe
+from h3runtime.jobs.engine_state import EngineStatus
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue
-from h3runtime.jobs.supervisor import EngineRecipe, EngineStatus, Limits, Supervisor
+from h3runtime.jobs.supervisor import Limits, Supervisor
 from h3runtime.jobs.table import Job, JobTable
 from h3runtime.settings import Settings
 

@@ -15,9 +15,10 @@ from typing import Any
 import pytest
 
 from h3runtime.errors import JobError
-from h3runtime.jobs import supervisor
+from h3runtime.jobs import engine_process
+from h3runtime.jobs.engine_state import EngineStatus
 from h3runtime.jobs.processes import oom_kills
-from h3runtime.jobs.supervisor import EngineStatus, Limits
+from h3runtime.jobs.supervisor import Limits
 from h3runtime.jobs.table import Job
 from h3runtime.settings import Settings
 from tests.jobs.dying_engine import NAMELESS
@@ -92,7 +93,7 @@ def test_memory_that_is_full_costs_one_job_and_no_process(patient: Bench, stage:
 def test_what_the_kernel_killed_for_want_of_memory_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str
 ) -> None:
-    monkeypatch.setattr(supervisor, "oom_kills", lambda: int((tmp_path / "engine" / "starved").exists()))
+    monkeypatch.setattr(engine_process, "oom_kills", lambda: int((tmp_path / "engine" / "starved").exists()))
     with dying(tmp_path) as found:
         first, second = found.add(f"starved@{place(stage)}", steps=4), found.add("x")
         assert how(found.ended(first)) == ("out_of_memory", stage, STEPS.get(stage, 0))
