@@ -10,14 +10,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal
+from pathlib import Path
+from typing import Final, Literal
 
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.errors import CheckpointError, Offence
-
-if TYPE_CHECKING:
-    from h3runtime.checkpoint.file import CheckpointFile
 
 Component = Literal["transformer", "text_encoder", "video_vae", "audio_vae"]
 Shapes = Mapping[str, tuple[int, ...]]
@@ -236,15 +234,15 @@ def separate_tensors(names: Iterable[str], family: Family) -> list[Offence]:
     return [Offence(n, "is apart from its fused qkv_proj") for n in names if re.search(SEPARATE, f".{n}\n")]
 
 
-def require_component(file: CheckpointFile, component: Component) -> None:
-    """CheckpointError naming the file if it isn't a `component`."""
+def require_component(path: Path, shapes: Shapes, component: Component) -> None:
+    """CheckpointError naming the file at `path` if these aren't the tensors of a `component`."""
     try:
-        found = detect_component(file.shapes)
+        found = detect_component(shapes)
     except CheckpointError as error:
         told = Offence(FILE, error.message, TITLES[component])
-        raise checkpoint_error(file.path, [told, *error.offences[1:]]) from None
+        raise checkpoint_error(path, [told, *error.offences[1:]]) from None
     if found != component:
-        raise checkpoint_error(file.path, [Offence(FILE, f"is {TITLES[found]}", TITLES[component])])
+        raise checkpoint_error(path, [Offence(FILE, f"is {TITLES[found]}", TITLES[component])])
 
 
 def adaln_form(shapes: Shapes) -> Literal["pruned", "full"]:

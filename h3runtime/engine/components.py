@@ -57,7 +57,7 @@ class Part:
 
     def on_meta(self, file: CheckpointFile) -> nn.Module:
         """The model without weights. CheckpointError, naming the file, if the file can't be one."""
-        require_component(file, self.component)
+        require_component(file.path, file.shapes, self.component)
         if self.partition is not None and contradicts(self.path, self.partition):
             raise checkpoint_error(self.path, [_wrong_partition(self.partition)])
         try:

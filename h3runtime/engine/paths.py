@@ -61,7 +61,7 @@ def _embedded() -> dict[str, Path]:
 def _is_synthetic(name: str, path: Path, settings: Settings) -> bool:
     """Of a file that is what it should be: one that isn't is told by what it is, not by what is missing beside it."""
     with CheckpointFile(path, qkv_order=settings.qkv_order) as file:
-        require_component(file, COMPONENTS[name])
+        require_component(file.path, file.shapes, COMPONENTS[name])
         return file.synthetic
 
 

@@ -108,12 +108,12 @@ def test_a_foreign_file_is_named_for_what_it_is_before_its_faults(write: Write) 
 
 def test_a_component_in_another_s_place(write: Write) -> None:
     with CheckpointFile(write({"pre_block.attn.zero_k_bias": torch.zeros(4)})) as file:
-        require_component(file, "audio_vae")
+        require_component(file.path, file.shapes, "audio_vae")
         with pytest.raises(CheckpointError, match=r"model.safetensors: is an audio VAE \(legal: a transformer\)"):
-            require_component(file, "transformer")
+            require_component(file.path, file.shapes, "transformer")
     file = CheckpointFile(write({"lora_unet_x.lora_down.weight": torch.zeros(4)}))
     with file, pytest.raises(CheckpointError, match=r"model.safetensors: looks like a LoRA"):
-        require_component(file, "transformer")
+        require_component(file.path, file.shapes, "transformer")
 
 
 def test_the_form_of_adaln() -> None:

@@ -110,7 +110,7 @@ def _transformer(folder: Path) -> Base:
     tensors |= layer.named("blocks.0.attn.qkv_proj")
 
     def build(file: CheckpointFile) -> nn.Module:
-        require_component(file, "transformer")
+        require_component(file.path, file.shapes, "transformer")
         return Dit(DitConfig.from_shapes(file.shapes))
 
     return _base(folder, tensors, {}, build, TRANSFORMER)
