@@ -46,11 +46,11 @@ class Run:
         self._step: int | None = None
 
     @contextmanager
-    def stage(self, name: str, steps: int = 1) -> Iterator[None]:
-        """Time a stage, and put its name (and step) on any JobError that leaves it."""
+    def stage(self, name: str, steps: int | None = None) -> Iterator[None]:
+        """Time a stage, and put its name (and step, if it counts `steps`) on any JobError that leaves it."""
         self.check_stop()
-        self._stage, self._step = name, None
-        self._report(0, steps)
+        self._stage, self._step = name, None if steps is None else 0
+        self._report(0, steps or 1)
         try:
             with self.timer.stage(name), self._measured(name):
                 yield
@@ -59,7 +59,7 @@ class Run:
             error.step = self._step if error.step is None else error.step
             raise
         self._done += self._shares.get(name, 0.0)
-        self._report_fraction(steps, steps, self._done)
+        self._report_fraction(steps or 1, steps or 1, self._done)
 
     @contextmanager
     def _measured(self, name: str) -> Iterator[None]:

@@ -88,6 +88,7 @@ def put_fault(patch: pytest.MonkeyPatch, engine: ResidentEngine, stage: str, fai
         patch.setattr(engine.models.vaes.audio, "decode", refuse)
     elif stage == "video_decode":
         patch.setattr(engine.models.vaes.video, "decode_chunks", refuse)
+        return 0
     else:
         patch.setattr(ClipWriter, "finish", refuse)
     return None
@@ -141,6 +142,16 @@ def test_a_lost_device_asks_for_a_new_process_wherever_it_is_met(
         generate(engine, as_before)
     assert caught.value.message == "the device failed: CUDA error: an illegal memory access was encountered"
     assert (caught.value.stage, caught.value.step) == (stage, step)
+
+
+def test_the_first_step_has_a_number_too(engine: ResidentEngine, as_before: GenerateSpec) -> None:
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise torch.OutOfMemoryError
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfMemory) as caught:
+        patch.setattr(engine.models.transformer, "forward", refuse)
+        generate(engine, as_before)
+    assert (caught.value.stage, caught.value.step) == ("sampling", 0)
 
 
 def test_a_bug_on_a_device_that_works_stays_a_bug(engine: ResidentEngine, as_before: GenerateSpec) -> None:
