@@ -25,6 +25,8 @@ CHUNK_BYTES = 8 << 20
 CACHE_NAME = "sha256.json"
 HEX = re.compile(r"[0-9a-f]{64}")
 """A SHA-256 as everybody here writes it."""
+DOUBT = "?"
+"""Before a digest that the very file was once found not to have any more."""
 
 
 def sha256_of(path: Path, cache_dir: Path | None = None, on_bytes: Callable[[int], None] = lambda _: None) -> str:
@@ -54,8 +56,20 @@ def sha256_of_parts(digests: Mapping[str, str]) -> str:
 
 
 def remembered(identity: Identity, cache_dir: Path | None) -> str | None:
-    """The digest of the very file, if it was hashed before. `cache_dir` None: there is no memory."""
-    return None if cache_dir is None else _table(cache_dir).get(_key(identity))
+    """The digest of the very file, if it was hashed before and not doubted. `cache_dir` None: there is no memory."""
+    digest = None if cache_dir is None else _table(cache_dir).get(_key(identity))
+    return None if digest is None or digest.startswith(DOUBT) else digest
+
+
+def first_found(identity: Identity, cache_dir: Path | None) -> str | None:
+    """The digest that the very file had when it was first hashed, doubted or not."""
+    digest = None if cache_dir is None else _table(cache_dir).get(_key(identity))
+    return None if digest is None else digest.removeprefix(DOUBT)
+
+
+def doubt(identity: Identity, digest: str, cache_dir: Path | None) -> None:
+    """The file has `digest` no more: keep it to be compared with, and never believe it unseen again."""
+    remember(identity, DOUBT + digest, cache_dir)
 
 
 def remember(identity: Identity, digest: str, cache_dir: Path | None) -> None:
@@ -103,4 +117,8 @@ def _table(cache_dir: Path) -> dict[str, str]:
         return {}
     if not isinstance(table, dict):
         return {}
-    return {key: digest for key, digest in table.items() if isinstance(digest, str) and HEX.fullmatch(digest)}
+    return {key: digest for key, digest in table.items() if isinstance(digest, str) and _is_known(digest)}
+
+
+def _is_known(digest: str) -> bool:
+    return HEX.fullmatch(digest.removeprefix(DOUBT)) is not None

@@ -2,7 +2,7 @@
 
     fast    a digest that is remembered for the very file (path, size, time, inode) is believed; another file is hashed
             while it is loaded
-    full    every byte is hashed again, and must give what is remembered
+    full    every byte is hashed again, and must give what is remembered; a file that doesn't is never believed again
 
 Either way the digest must be the one that somebody named beside the file (`expected`). `engine` opens one for each
 component: `unknown` and `found` go into the reading, `judge` raises before any data is read where that is possible, and
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from h3runtime.checkpoint.expected import Expectation, expectations
-from h3runtime.checkpoint.hashing import remember, remembered, sha256_of_parts
+from h3runtime.checkpoint.hashing import doubt, first_found, remember, remembered, sha256_of_parts
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
 from h3runtime.errors import CheckpointError, Offence
@@ -41,8 +41,9 @@ class Verification:
     ) -> None:
         self._parts, self._cache_dir, self._made_up = parts, cache_dir, made_up
         self._expected = [expectations(part.path, part.size) for part in parts]
-        self._before = [remembered(part.identity, cache_dir) for part in parts]
-        self._digests = {} if full else {i: digest for i, digest in enumerate(self._before) if digest is not None}
+        self._before = [first_found(part.identity, cache_dir) for part in parts]
+        believed = [None if full else remembered(part.identity, cache_dir) for part in parts]
+        self._digests = {i: digest for i, digest in enumerate(believed) if digest is not None}
 
     @property
     def unknown(self) -> frozenset[int]:
@@ -63,11 +64,17 @@ class Verification:
         """Once every file is known: judge, remember, sum up."""
         assert not self.unknown
         for number, digest in self._digests.items():
-            if self._before[number] is None:
-                remember(self._parts[number].identity, digest, self._cache_dir)
+            self._remember(number, digest)
         self.judge()
         digests = {part.path.name: self._digests[i] for i, part in enumerate(self._parts)}
         return Verified(sha256_of_parts(digests), tuple(self._warnings()))
+
+    def _remember(self, number: int, digest: str) -> None:
+        identity, before = self._parts[number].identity, self._before[number]
+        if before not in (None, digest):
+            doubt(identity, str(before), self._cache_dir)
+        elif remembered(identity, self._cache_dir) is None:
+            remember(identity, digest, self._cache_dir)
 
     def _faults(self, number: int) -> Iterator[Offence]:
         digest, before = self._digests[number], self._before[number]

@@ -91,6 +91,20 @@ def test_full_hashes_again_and_finds_what_changed_in_silence(path: Path, cache: 
         assert before in caught.value.message and sha256(path) in caught.value.message
 
 
+def test_what_full_has_found_changed_is_not_believed_again(path: Path, cache: Path) -> None:
+    before = sha256_of(path, cache)
+    flip(path, silently=True)
+    for full in (True, False, False):
+        with verification(path, full=full, cache=cache) as found:
+            assert found.unknown == {0}
+            with pytest.raises(CheckpointError, match="has changed its bytes"):
+                hashed(path, found)
+    flip(path, silently=True)
+    for unknown in ({0}, set()):
+        with verification(path, cache=cache) as found:
+            assert found.unknown == unknown and hashed(path, found) == before
+
+
 @pytest.mark.parametrize("full", [False, True])
 def test_a_list_beside_the_file_is_binding(path: Path, cache: Path, full: bool) -> None:
     right = sha256(path)
