@@ -22,7 +22,8 @@ from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.layers import model_shapes, quantised_layers
 from h3runtime.checkpoint.legacy import modernise
 from h3runtime.checkpoint.markers import SUFFIX, Marker, metadata_markers, parse_marker
-from h3runtime.checkpoint.qkv_order import QkvDecision, QkvSwitch, Stored, as_contiguous, decide
+from h3runtime.checkpoint.qkv_order import QkvDecision, QkvSwitch, decide
+from h3runtime.checkpoint.qkv_rows import Stored, as_contiguous
 from h3runtime.checkpoint.renaming import renamed
 from h3runtime.checkpoint.sources import SYNTHETIC_KEY, open_source
 from h3runtime.checkpoint.synthetic_mark import is_marked_synthetic

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from h3runtime.checkpoint.entries import Span, StoredTensor
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.qkv_order import Stored, as_contiguous, weigh
+from h3runtime.checkpoint.qkv_rows import Stored, as_contiguous
+from h3runtime.checkpoint.qkv_statistics import weigh
 from h3runtime.checkpoint.rearrange import halves_swapped, stacked
 from h3runtime.errors import CheckpointError
 from tests.checkpoint import tiny_transformer as tiny
