@@ -1,7 +1,7 @@
 """A tiny transformer with rows of q, k and v as training leaves them, in any format and either row order, as a file."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from h3runtime.checkpoint.synthetic.layouts import TransformerSizes, transformer
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
-from h3runtime.quant import asym_w4a8, convrot_w4a4, fp8, int8, mxfp8, nvfp4
+from tests.checkpoint.packed_layers import PACKERS
 
 Weights = dict[str, torch.Tensor]
 HEADS, WIDTH = 4, 128
@@ -28,7 +28,17 @@ SIZES = TransformerSizes(
 SIZE_OF = (1.0, 0.8, 0.45)
 """Of rows of q, k and v, beside each other; heads differ by a tenth."""
 LINEARS = ("attn.qkv_proj", "attn.out_proj", "mlp.fc1", "mlp.fc2")
-FORMATS = ("bf16", "fp8", "int8_rows", "int8_convrot", "nvfp4", "mxfp8", "convrot_w4a4", "asym_w4a8")
+FORMATS = {
+    "bf16": ("bf16", None),
+    "fp8 full precision": ("fp8_scaled", None),
+    "int8 rows": ("int8", None),
+    "int8 convrot 64": ("int8_convrot", 64),
+    "nvfp4": ("nvfp4", None),
+    "mxfp8": ("mxfp8", None),
+    "w4a4": ("w4a4", 64),
+    "w4a8": ("w4a8", 64),
+}
+"""BF16, and those of `packed_layers` whose rows of q, k and v can be put in order: name in reports, rotation."""
 
 
 def weights(seed: int = 0, *, trained: bool = True, sizes: TransformerSizes = SIZES) -> Weights:
@@ -61,41 +71,10 @@ def stored(weights: Mapping[str, torch.Tensor], form: str) -> Weights:
     for name, tensor in weights.items():
         layer = name.removesuffix(".weight")
         if form != "bf16" and name.startswith("blocks.") and layer.endswith(LINEARS) and layer != name:
-            found |= {f"{layer}.{leaf}": part for leaf, part in quantised(tensor, form)}
+            found |= PACKERS[form](tensor).named(layer)
         else:
             found[name] = tensor if name.startswith(("rope", "adaln")) else tensor.bfloat16()
     return found
-
-
-def quantised(weight: torch.Tensor, form: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """Leaf name -> tensor."""
-    marker: dict[str, object] = {"format": form}
-    if form in ("int8_rows", "int8_convrot"):
-        group = 16 if form == "int8_convrot" else None
-        rows = int8.quantize(weight, group)
-        marker = {"format": "int8_tensorwise"} | ({"convrot": True, "convrot_groupsize": 16} if group else {})
-        yield from (("weight", rows.codes), ("weight_scale", rows.scale))
-    elif form == "fp8":
-        whole = fp8.quantize(weight)
-        marker = {"format": "float8_e4m3fn"}
-        yield from (("weight", whole.codes), ("weight_scale", whole.scale))
-    elif form == "nvfp4":
-        blocks = nvfp4.quantize(weight)
-        yield from (("weight", blocks.codes), ("weight_scale", blocks.block_scale))
-        yield "weight_scale_2", blocks.tensor_scale
-    elif form == "mxfp8":
-        powers = mxfp8.quantize(weight)
-        yield from (("weight", powers.codes), ("weight_scale", powers.block_scale))
-    elif form == "convrot_w4a4":
-        marker |= {"convrot_groupsize": 16}
-        rotated = convrot_w4a4.quantize(weight, 16)
-        yield from (("weight", rotated.codes), ("weight_scale", rotated.scale))
-    else:
-        marker = {"format": "asym_w4a8_int8", "convrot_groupsize": 16}
-        book = asym_w4a8.quantize(weight, convrot=16)
-        yield from (("weight", book.codes), ("weight_s_rel", book.relative_scale))
-        yield from (("weight_s_channel", book.channel_scale), ("weight_codebook", book.codebook))
-    yield "comfy_quant", torch.tensor(list(json.dumps(marker).encode()), dtype=torch.uint8)
 
 
 def write_shards(folder: Path, tensors: Mapping[str, torch.Tensor], count: int = 3, stem: str = "model") -> Path:

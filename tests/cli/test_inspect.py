@@ -126,17 +126,16 @@ def test_every_format_and_order(inspect: Command, tmp_path: Path, form: str, ord
     weights = tiny.weights()
     path = save(tmp_path, tiny.stored(tiny.interleaved(weights) if order == "interleaved" else weights, form))
     found = inspect.json(path, "--no-hash")
-    shown = {"int8_rows": "int8", "fp8": "fp8_scaled", "convrot_w4a4": "w4a4", "asym_w4a8": "w4a8"}.get(form, form)
+    shown, rotation = tiny.FORMATS[form]
     assert found["qkv"] == order and found["qkv_decision"]["how"] == "statistics" and found["warnings"] == []
     assert groups(found)["blocks.*.attn.qkv_proj"] == (shown, 3) and found["format"] == shown
     assert found["sha256"] is None and found["partition"]["hint"] is None
-    rotated = next(g for g in found["formats"] if g["layers"] == "blocks.*.mlp.fc1")["convrot_groupsize"]
-    assert rotated == (16 if form in ("int8_convrot", "convrot_w4a4", "asym_w4a8") else None)
+    assert next(g for g in found["formats"] if g["layers"] == "blocks.*.mlp.fc1")["convrot_groupsize"] == rotation
 
 
 def test_a_hybrid_is_told_group_by_group(inspect: Command, tmp_path: Path) -> None:
     weights = tiny.weights()
-    int8, nvfp4 = tiny.stored(weights, "int8_convrot"), tiny.stored(weights, "nvfp4")
+    int8, nvfp4 = tiny.stored(weights, "int8 convrot 64"), tiny.stored(weights, "nvfp4")
     mixed = {n: t for n, t in int8.items() if ".attn." in n} | {n: t for n, t in nvfp4.items() if ".attn." not in n}
     mixed |= {n: t for n, t in nvfp4.items() if n.startswith("blocks.2.")}
     mixed = {n: t for n, t in mixed.items() if not n.startswith("blocks.2.") or n in nvfp4}
