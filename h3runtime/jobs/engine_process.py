@@ -33,7 +33,10 @@ class EngineRecipe:
 
 
 class EngineProcess:
-    """One spawned interpreter and our end of its pipe."""
+    """One spawned interpreter and our end of its pipe.
+
+    loaded: it has said so. heard: when it last said anything. moved: when its loading last got on; both monotonic.
+    """
 
     def __init__(self, recipe: EngineRecipe) -> None:
         context = multiprocessing.get_context("spawn")
