@@ -1,6 +1,6 @@
 """Values of a made-up video VAE.
 
-Fed with a seed and a depth by `synthetic`.
+Fed with a seed and a depth by `made_files`.
 """
 
 from __future__ import annotations
