@@ -10,15 +10,24 @@ PyTorch tells the same fact in several classes: full device memory is `OutOfMemo
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import gc
+import re
+from contextlib import suppress
 
 import torch
 
 from h3runtime.errors import EngineDead, JobError, OutOfMemory
 
-HOST_FULL = ("DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory")
-"""What c10's allocator of the CPU says in a `RuntimeError` (c10/core/impl/alloc_cpu.cpp)."""
-DEVICE_FULL = ("CUDA out of memory", "CUDA error: out of memory", "_STATUS_ALLOC_FAILED")
+HOST_FULL = (
+    r"DefaultCPUAllocator: (can't allocate memory|not enough memory)",
+    r"^could not (create|execute) a primitive$",
+    r"^can't start new thread$",
+)
+"""What a `RuntimeError` says of the host: c10's allocator (c10/core/impl/alloc_cpu.cpp), oneDNN without room for its
+code or its scratch, Python."""
+DEVICE_FULL = (r"CUDA out of memory", r"CUDA error: out of memory", r"_STATUS_ALLOC_FAILED")
 """PyTorch's allocator, the driver's, and those inside cuBLAS and cuDNN."""
 
 
@@ -29,7 +38,8 @@ def job_error_of(
 
     `EngineDead` means that this process is of no more use: CUDA repeats such an error at every later call.
     """
-    if isinstance(error, MemoryError) or _says(error, HOST_FULL):
+    no_room = isinstance(error, OSError) and error.errno == errno.ENOMEM
+    if no_room or isinstance(error, MemoryError) or _says(error, HOST_FULL):
         return OutOfMemory("the host's memory is full", stage=stage, step=step)
     if isinstance(error, torch.OutOfMemoryError) or _says(error, DEVICE_FULL):
         return OutOfMemory("the device's memory is full", stage=stage, step=step)
@@ -55,6 +65,7 @@ def give_back(device: torch.device) -> None:
     Not to be called while an exception is being handled: it holds the tensors of every frame it passed.
     """
     gc.collect()
+    _trim_heap()
     if device.type != "cuda":
         return
     try:
@@ -63,8 +74,14 @@ def give_back(device: torch.device) -> None:
         raise EngineDead(f"the device failed: {_first_line(error)}") from error
 
 
-def _says(error: Exception, words: tuple[str, ...]) -> bool:
-    return isinstance(error, RuntimeError) and any(word in str(error) for word in words)
+def _trim_heap() -> None:
+    """What has been freed goes back to the system; glibc keeps it otherwise, in pieces too small for the next job."""
+    with suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _says(error: Exception, patterns: tuple[str, ...]) -> bool:
+    return isinstance(error, RuntimeError) and any(re.search(pattern, str(error)) for pattern in patterns)
 
 
 def _first_line(error: Exception) -> str:

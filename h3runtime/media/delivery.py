@@ -11,7 +11,7 @@ import hashlib
 import os
 from pathlib import Path
 
-from h3runtime.errors import EncoderFailed, H3Error, JobDiskFull, Offence, OutputExists
+from h3runtime.errors import EncoderFailed, H3Error, JobDiskFull, Offence, OutOfMemory, OutputExists
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -50,6 +50,8 @@ def disk_error(error: OSError, stage: str) -> H3Error:
     """A file-system error while writing, as the typed end of a job; names no path."""
     if error.errno in FULL:
         return JobDiskFull("The disk is full; the unfinished file was removed", stage=stage)
+    if error.errno == errno.ENOMEM:
+        return OutOfMemory("the host's memory is full", stage=stage)
     return EncoderFailed(f"A file can't be written: {error.strerror or type(error).__name__}", stage=stage)
 
 

@@ -46,6 +46,7 @@ from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.probe import count_packets
 from h3runtime.media.process import POLL, Child, ChildExitedError, ChildStalledError, GivenUpError
 from h3runtime.media.sound import require_finite, trim, wav_bytes
+from h3runtime.media.worker import Worker
 
 STAGE = "mux"
 QUEUED_CHUNKS = 2
@@ -189,7 +190,7 @@ class ClipWriter:
             wav.write_bytes(wav_bytes(self._sound))
         command = mux_command(self._tool, self._shape, wav, self._clip, self._encode, self._loglevel)
         child = Child(command, stall_seconds=self._limits.stall, given_up=self._abandoned.is_set, on_line=self._on_line)
-        thread = threading.Thread(target=self._write, args=(child,), name="clip-writer", daemon=True)
+        thread = Worker(target=self._write, args=(child,), name="clip-writer")
         try:
             thread.start()
         except BaseException:

@@ -21,6 +21,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import IO
 
+from h3runtime.media.worker import Worker
+
 POLL = 0.1
 """Seconds between looks at everything that could end a wait."""
 LAST_WORDS = 5.0
@@ -77,7 +79,12 @@ class Child:
         )
         os.set_blocking(_pipe(self._process.stdin).fileno(), False)
         self._code: int | None = None
-        self._stderr = _Drain(_pipe(self._process.stderr), on_line)
+        try:
+            self._stderr = _Drain(_pipe(self._process.stderr), on_line)
+        except BaseException:
+            self._kill()
+            self._close_pipes()
+            raise
 
     def feed(self, data: memoryview) -> None:
         """Hand over all bytes of a flat byte view. Raises each of this module's errors."""
@@ -128,13 +135,19 @@ class Child:
     def end(self) -> int:
         """Kill the group, reap the child, close the pipes; its exit status, -9 if it had to be killed. Never raises."""
         if self._code is None:
-            with suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._code = self._process.wait()
+            self._code = self._kill()
             self._stderr.stop()
-            _pipe(self._process.stdin).close()
-            _pipe(self._process.stderr).close()
+            self._close_pipes()
         return self._code
+
+    def _kill(self) -> int:
+        with suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        return self._process.wait()
+
+    def _close_pipes(self) -> None:
+        _pipe(self._process.stdin).close()
+        _pipe(self._process.stderr).close()
 
     def _has_ended(self) -> bool:
         """Whether it has exited; leaves it unreaped."""
@@ -173,7 +186,7 @@ class _Drain:
         self._kept = bytearray()
         self._line = bytearray()
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="drain-stderr", daemon=True)
+        self._thread = Worker(target=self._run, name="drain-stderr")
         self._thread.start()
 
     def tail(self) -> str:

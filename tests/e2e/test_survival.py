@@ -6,6 +6,7 @@ engine is killed at random moments of its jobs.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import random
@@ -60,6 +61,8 @@ FULL: dict[str, Fail] = {
     "the CPU's allocator": lambda: torch.empty(2**58),
     "numpy": lambda: np.empty(2**58),
     "Python": raising(MemoryError()),
+    "oneDNN": raising(RuntimeError("could not create a primitive")),
+    "the system": raising(OSError(errno.ENOMEM, "Cannot allocate memory")),
     "PyTorch's allocator": raising(torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0")),
     "the driver": raising(torch.AcceleratorError("CUDA error: out of memory\nCUDA kernel errors might be")),
     "cuBLAS": raising(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")),
