@@ -11,6 +11,7 @@ from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.stopping import Stopping
 from h3runtime.core import Progress
+from h3runtime.errors import Offence, invalid
 from h3runtime.settings import Settings, add_flags, resolve
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), arguments.config)
     if arguments.output is not None:
         require_free("output", arguments.output, overwrite=arguments.overwrite)
+        _require_elsewhere(arguments.output.resolve(), arguments.checkpoint.resolve())
     with Stopping(), ProgressBar(quiet=arguments.quiet, steps=False) as bar:
         from h3runtime.engine.inspection import inspect
 
@@ -54,6 +56,12 @@ def run(arguments: argparse.Namespace) -> int:
         found = inspect(arguments.checkpoint.absolute(), settings, hashed=not arguments.no_hash, on_bytes=on_bytes)
     _tell(found, arguments)
     return 0
+
+
+def _require_elsewhere(output: Path, checkpoint: Path) -> None:
+    """Not even with --overwrite is a checkpoint, or anything that lies in its folder, replaced by what is told of it."""
+    if output == checkpoint or (output.exists() and output.is_relative_to(checkpoint)):
+        raise invalid([Offence("output", f"{output} belongs to the checkpoint", "a name of its own")])
 
 
 def _tell(found: Inspection, arguments: argparse.Namespace) -> None:

@@ -349,3 +349,12 @@ def test_the_text_for_other_kinds(inspect: Command, tmp_path: Path, made: Checkp
         code, out, _ = inspect(made.text_encoder)
         assert "pre_quant_scale BF16 per column 128" in out
     assert code == 0
+
+
+def test_a_report_never_replaces_the_checkpoint(inspect: Command, tmp_path: Path) -> None:
+    folder = tiny.write_shards(tmp_path / "shards", tiny.weights(trained=False))
+    shard = folder / "model-00002-of-00003.safetensors"
+    before = shard.read_bytes()
+    assert "a name of its own" in inspect.refused(folder, "--output", shard, "--overwrite")
+    assert "a name of its own" in inspect.refused(shard, "--output", shard, "--overwrite")
+    assert shard.read_bytes() == before
