@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _require_elsewhere(output: Path, checkpoint: Path) -> None:
-    """Not even with --overwrite is a checkpoint, or anything that lies in its folder, replaced by what is told of it."""
+    """Not even with --overwrite is a checkpoint, or what lies in its folder, replaced by what is told of it."""
     if output == checkpoint or (output.exists() and output.is_relative_to(checkpoint)):
         raise invalid([Offence("output", f"{output} belongs to the checkpoint", "a name of its own")])
 
