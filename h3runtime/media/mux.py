@@ -123,7 +123,7 @@ class ClipWriter:
         self._abandoned = threading.Event()
         self._failure: BaseException | None = None
         self._taken = 0
-        self._thread: threading.Thread | None = None
+        self._thread: Worker | None = None
         self._folder: Path | None = None
 
     def __enter__(self) -> Self:
@@ -190,7 +190,7 @@ class ClipWriter:
             wav.write_bytes(wav_bytes(self._sound))
         command = mux_command(self._tool, self._shape, wav, self._clip, self._encode, self._loglevel)
         child = Child(command, stall_seconds=self._limits.stall, given_up=self._abandoned.is_set, on_line=self._on_line)
-        thread = Worker(target=self._write, args=(child,), name="clip-writer")
+        thread = Worker(self._write, (child,))
         try:
             thread.start()
         except BaseException:

@@ -186,7 +186,7 @@ class _Drain:
         self._kept = bytearray()
         self._line = bytearray()
         self._stopping = threading.Event()
-        self._thread = Worker(target=self._run, name="drain-stderr")
+        self._thread = Worker(self._run)
         self._thread.start()
 
     def tail(self) -> str:
