@@ -62,15 +62,19 @@ class LatentShapes(Strict):
         return self.audio[1] * self.audio[2]
 
 
-class Rows(Strict):
-    """Rows of the packed sequence. `references`: what references add, text rows that show them included; null leaves it
-    open. `total`: the sum of what is given."""
+class CountedRows(Strict):
+    """Rows of the packed sequence as a run counted them. `references`: what references add, text rows that show them
+    included; null leaves it open. That they add up is the contract's to say: a run of other rows is a mismatch."""
 
     text: Positive
     video: Positive
     audio: Positive
     references: Count | None
     total: Positive
+
+
+class Rows(CountedRows):
+    """As a contract wants them. `total`: the sum of what is given."""
 
     @model_validator(mode="after")
     def _adds_up(self) -> Self:

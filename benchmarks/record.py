@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.contract import LatentShapes, Rows, Sampling, Signed
+from benchmarks.contract import CountedRows, LatentShapes, Sampling, Signed
 from benchmarks.machine import this_machine, this_runtime
 from benchmarks.result import Backends, Checkpoint, Peaks, Precision, Result, Run, Samples, Start
 from h3runtime.core import BackendChoice, Clip, ComponentFacts, EngineFacts, GenerateSpec, Latents
@@ -120,11 +120,11 @@ def _run(session: Session) -> Run:
     )
 
 
-def _rows(latents: LatentShapes, counted: Mapping[str, int]) -> Rows:
+def _rows(latents: LatentShapes, counted: Mapping[str, int]) -> CountedRows:
     """What neither the text nor the two latents account for came from references."""
     text, total = counted["text"], counted["total"]
     rest = total - text - latents.audio_rows - latents.video_rows
-    return Rows(text=text, video=latents.video_rows, audio=latents.audio_rows, references=rest, total=total)
+    return CountedRows(text=text, video=latents.video_rows, audio=latents.audio_rows, references=rest, total=total)
 
 
 def _shape(latent: torch.Tensor) -> tuple[Any, ...]:

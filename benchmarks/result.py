@@ -13,7 +13,18 @@ from typing import Annotated, Self
 
 from pydantic import AwareDatetime, ConfigDict, Field, model_validator
 
-from benchmarks.contract import STAGES, Count, LatentShapes, Name, Positive, Rows, Sampling, Seconds, Stage, Strict
+from benchmarks.contract import (
+    STAGES,
+    Count,
+    CountedRows,
+    LatentShapes,
+    Name,
+    Positive,
+    Sampling,
+    Seconds,
+    Stage,
+    Strict,
+)
 from h3runtime.core import Task
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
@@ -69,7 +80,7 @@ class Run(Strict):
     height: Positive
     frames: Positive
     latents: LatentShapes
-    rows: Rows
+    rows: CountedRows
     sampling: Sampling
     prompt_sha256: Sha256
     prompt_cache: str

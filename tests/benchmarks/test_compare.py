@@ -92,6 +92,11 @@ def test_every_mismatch_is_named_with_what_it_should_be(compare: Compare) -> Non
     assert lines(out, "verdict") == [f"{len(told)} mismatches, 0 regressions"]
 
 
+def test_rows_that_do_not_add_up_are_a_mismatch_too(compare: Compare) -> None:
+    code, out, _ = compare(made(read_contract(SMOKE), run__rows__total=600))
+    assert (code, lines(out, "mismatch")) == (1, ["rows.total: ran 600, should be 594"])
+
+
 def test_a_workload_without_a_contract_is_no_workload(compare: Compare) -> None:
     code, out, _ = compare(made(read_contract(SMOKE), contract="t2va-64x64-5f"))
     assert code == 1
@@ -227,7 +232,6 @@ ILL_FORMED: dict[str, Any] = {
     "seed as number": {"run__sampling__seed": 440407},
     "text as number": {"run__width": "320"},
     "true as number": {"run__frames": True},
-    "sum of rows": {"run__rows__total": 600},
     "open rows": {"run__rows": {"text": 100, "video": 420, "audio": 74, "references": None, "total": 594}},
     "unequal samples": {"samples__mux": [1.0]},
     "no samples": {"samples": {stage: [] for stage in STAGES}},
