@@ -187,7 +187,7 @@ def describe_other(source: Source) -> FileReport:
         parts=_parts(source.parts),
         synthetic=False,
         metadata=source.metadata,
-        warnings=source.warnings,
+        warnings=(*source.warnings, *(lora.odd if lora is not None else ())),
         lora=lora,
     )
 

@@ -223,6 +223,34 @@ def test_a_lora_in_other_names(inspect: Command, tmp_path: Path) -> None:
     assert (other["family"], other["component"]) == ("unknown", "lora")
 
 
+def test_a_lora_of_split_linears_alone_is_known(inspect: Command, tmp_path: Path) -> None:
+    split = {"attn.to_q": (4, 8, 16), "attn.to_out.0": (4, 16, 8), "ff.net.0.proj": (4, 8, 24), "ff.net.2": (4, 12, 8)}
+    ours = pairs({f"transformer_blocks.{i}.{leaf}": sizes for i in range(2) for leaf, sizes in split.items()})
+    assert inspect.json(save(tmp_path, ours))["family"] == "minimax_h3"
+    others = ours | pairs({"transformer_blocks.0.attn.add_q_proj": (4, 8, 16)})
+    assert inspect.json(save(tmp_path, others))["family"] == "unknown"
+
+
+def test_what_is_wrong_with_a_lora_by_itself_is_told(inspect: Command, tmp_path: Path) -> None:
+    whole = pairs({f"blocks.{i}.attn.qkv_proj": (4, 8, 24) for i in range(3)})
+    half = {name: tensor for name, tensor in whole.items() if "blocks.1.attn.qkv_proj.lora_B" not in name}
+    torn = whole | {"diffusion_model.blocks.2.attn.qkv_proj.lora_A.weight": torch.zeros(3, 8)}
+    for tensors, says in (
+        (half, "half of a pair is missing: blocks.1.attn.qkv_proj"),
+        (torn, "the ranks of a pair differ: blocks.2.attn.qkv_proj"),
+        ({f"diffusion_model.{name}": tensor for name, tensor in whole.items()}, "twice (diffusion_model.)"),
+        ({name: tensor.to(torch.int8) for name, tensor in whole.items()}, "INT8"),
+    ):
+        found = inspect.json(save(tmp_path, tensors))
+        assert found["component"] == "lora" and len(found["warnings"]) == 1 and says in found["warnings"][0]
+    assert inspect.json(save(tmp_path, whole))["warnings"] == []
+
+
+def test_a_lora_without_pairs(inspect: Command, tmp_path: Path) -> None:
+    found = inspect.json(save(tmp_path, {"diffusion_model.blocks.0.attn.qkv_proj.diff": torch.zeros(24, 8)}))
+    assert found["component"] == "lora" and found["lora"]["others"] == {"diff": 1} and found["lora"]["pairs"] == 0
+
+
 @pytest.mark.parametrize(
     ("name", "family", "component"),
     [
