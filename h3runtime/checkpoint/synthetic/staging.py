@@ -1,18 +1,27 @@
 """Several files that appear in a folder together, or not at all: made in a folder inside it, then moved into place.
 
 What is there already is refused unless it may be replaced. Whatever ends the block early (an error, Ctrl-C), nothing of
-it stays, and folders that were made for it go too. Fed by `synthesis`; it knows no checkpoints.
+it stays, and folders that were made for it go too; what a process that was killed has left goes with the next one's
+start. Fed by `synthesis`; it knows no checkpoints.
 """
 
 from __future__ import annotations
 
 import errno
+import fcntl
+import os
+import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from h3runtime.errors import DiskFull, Offence, OutputExists, invalid
+
+PREFIX = ".synth-"
+FRESH = 10.0
+"""Seconds in which a stage may have been made and not been locked yet."""
 
 
 @contextmanager
@@ -26,7 +35,8 @@ def staged(folder: Path, names: Mapping[str, int | None], *, overwrite: bool) ->
     made = _missing(folder)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".synth-") as stage:
+        _sweep(folder)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=PREFIX) as stage, _held(Path(stage)):
             yield Path(stage)
             for moved in sorted(Path(stage).iterdir(), key=lambda path: path.stat().st_mtime_ns):
                 _move(moved, folder / moved.name)
@@ -37,6 +47,35 @@ def staged(folder: Path, names: Mapping[str, int | None], *, overwrite: bool) ->
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"{folder}: the disk is full", [Offence("DIR", "the disk is full")]) from None
         raise
+
+
+@contextmanager
+def _held(stage: Path) -> Iterator[bool]:
+    """Locked as long as the process lives, so that nobody else takes it for left over; whether that was free to do."""
+    handle = os.open(stage, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        yield _lock(handle)
+    finally:
+        os.close(handle)
+
+
+def _lock(handle: int) -> bool:
+    """Not where somebody holds it, nor where the file system has no locks."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _sweep(folder: Path) -> None:
+    """Stages that nobody holds, but for those that may be a moment away from it."""
+    for stage in folder.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - stage.stat().st_mtime > FRESH:
+                with _held(stage) as free:
+                    if free:
+                        shutil.rmtree(stage, ignore_errors=True)
 
 
 def _move(source: Path, target: Path) -> None:

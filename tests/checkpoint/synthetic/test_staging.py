@@ -1,6 +1,7 @@
 """Files appear together or not at all, and nothing that is there is lost unasked."""
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,19 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "a").touch()
     with pytest.raises(InvalidRequest, match="not a folder"), staged(tmp_path / "a", {}, overwrite=True):
         raise AssertionError
+
+
+def test_what_a_killed_process_left_goes_and_what_another_one_makes_stays(tmp_path: Path) -> None:
+    def age(path: Path) -> None:
+        os.utime(path, (0, 0))
+
+    left = tmp_path / ".synth-left"
+    left.mkdir()
+    (left / "half").write_text("12 GB")
+    fresh = tmp_path / ".synth-fresh"
+    fresh.mkdir()
+    age(left)
+    with staged(tmp_path, {}, overwrite=False) as other:
+        age(other)
+        with staged(tmp_path, {}, overwrite=False) as stage:
+            assert {p.name for p in tmp_path.iterdir()} == {fresh.name, other.name, stage.name}
