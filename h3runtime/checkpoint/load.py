@@ -106,6 +106,14 @@ def judge_scales(file: CheckpointFile, rule: LoadRule, device: torch.device) -> 
         yield from faulty_scales(owners[name], {name: tensor})
 
 
+def judge_values(file: CheckpointFile, rule: LoadRule) -> Iterator[Offence]:
+    """Tensors of the model with a NaN or an infinity, at the price of reading all that can have one."""
+    able = [n for n in file.shapes if file.entries[n].dtype.is_floating_point and not rule.ignores(n)]
+    for name, tensor in stream(file, able, torch.device("cpu")):
+        if not bool(torch.isfinite(tensor.float() if tensor.dtype in FLOAT8 else tensor).all()):
+            yield Offence(name, "isn't finite")
+
+
 def storage_format(file: CheckpointFile) -> str:
     """How the file's linears are stored: `nvfp4`, `int8_convrot`, ...; several joined by `+`, the one with most bytes
     first. A file without quantised ones is named for its commonest dtype by bytes: `bf16`, `fp16`, `fp32`, ...

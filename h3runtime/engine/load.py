@@ -17,7 +17,7 @@ from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint.families import adaln_form
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.hashing import sha256_of_parts
-from h3runtime.checkpoint.load import LoadReport, judge, load_module
+from h3runtime.checkpoint.load import LoadReport, judge, judge_values, load_module
 from h3runtime.checkpoint.partition import FL2VA
 from h3runtime.checkpoint.stream import Reading
 from h3runtime.checkpoint.tensor_file import checkpoint_error
@@ -110,12 +110,7 @@ class Loader:
 
     def models(self, compute_dtype: torch.dtype) -> Models:
         """All four components. CheckpointError names the files and every tensor that is wrong."""
-        parts = (
-            components.transformer(self.paths.transformer, self.settings, compute_dtype, FL2VA),
-            components.text_encoder(self.paths.text_encoder),
-            *self._vae_parts(),
-        )
-        (transformer, encoder, video, audio), facts = self._load_all(parts)
+        (transformer, encoder, video, audio), facts = self._load_all(self._all_parts(compute_dtype))
         assert isinstance(transformer, Dit) and isinstance(encoder, TextEncoder)
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         vaes = Vaes(video, audio, facts[2:])
@@ -126,6 +121,26 @@ class Loader:
         (video, audio), facts = self._load_all(self._vae_parts())
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         return Vaes(video, audio, facts)
+
+    def require_finite(self, compute_dtype: torch.dtype) -> None:
+        """After a run whose numbers were not: CheckpointError if a file's own are the reason, naming every tensor.
+
+        Not on every start: all that was loaded is read once more.
+        """
+        faults: list[CheckpointError] = []
+        for part in self._all_parts(compute_dtype):
+            with part.open() as file:
+                if offences := list(judge_values(file, part.rule)):
+                    faults.append(checkpoint_error(part.path, offences))
+        if faults:
+            raise CheckpointError("; ".join(e.message for e in faults), [o for e in faults for o in e.offences])
+
+    def _all_parts(self, compute_dtype: torch.dtype) -> tuple[Part, ...]:
+        return (
+            components.transformer(self.paths.transformer, self.settings, compute_dtype, FL2VA),
+            components.text_encoder(self.paths.text_encoder),
+            *self._vae_parts(),
+        )
 
     def _vae_parts(self) -> tuple[Part, Part]:
         video = components.video_vae(self.paths.video_vae, self.settings)

@@ -47,7 +47,7 @@ from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
 from h3runtime.engine.paths import ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
-from h3runtime.errors import BackendUnavailable, JobError, Offence, OutOfMemory
+from h3runtime.errors import BackendUnavailable, DegenerateOutput, JobError, NumericalError, Offence, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
@@ -118,7 +118,7 @@ class ResidentEngine:
         self.conditioner = Conditioner(tokenizer, self.models.text_encoder, encoder_hash, cache)
         # No backend of this version compiles anything.
         self._startup["kernel_build_seconds"] = 0.0
-        self._warm_up(on_progress)
+        self._warm_up(on_progress, loader)
         self._startup["cold_start_seconds"] = time.monotonic() - began
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
@@ -284,7 +284,7 @@ class ResidentEngine:
             found.append(f"{size}: only {TRAINED_TILE} was trained, expect a grid")
         return tuple(found)
 
-    def _warm_up(self, on_progress: OnProgress) -> None:
+    def _warm_up(self, on_progress: OnProgress, loader: Loader) -> None:
         """Run the listed shapes once, so that the first request meets no lazy initialisation.
 
         An encoder that fails is told and no more: it is a program of its own, started anew for every clip, and can be
@@ -297,6 +297,9 @@ class ResidentEngine:
                 on_progress(Progress("warming", index, len(shapes), index / len(shapes)))
                 try:
                     self.generate(spec, lambda _: None, lambda: False)
+                except (NumericalError, DegenerateOutput):
+                    loader.require_finite(COMPUTE_DTYPE)
+                    raise
                 except JobError as error:
                     if error.stage != "mux":
                         raise

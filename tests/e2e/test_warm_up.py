@@ -4,11 +4,15 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 
+from h3runtime.checkpoint.sources import SYNTHETIC_KEY
+from h3runtime.checkpoint.synthetic.embedded import embedded_set
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.errors import CheckpointError
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.probe import probe_clip
-from h3runtime.settings import Settings
+from h3runtime.settings import Settings, default_cache_dir
 from tests.e2e.conftest import MakeSpec
 
 
@@ -37,3 +41,16 @@ def test_it_needs_no_folder_but_the_servers_own(tmp_path: Path, monkeypatch: pyt
     engine.load(lambda _: None)
     assert not any((tmp_path / "tmp").iterdir())
     engine.close()
+
+
+def test_weights_that_are_not_finite_are_named(tmp_path: Path) -> None:
+    made = embedded_set(default_cache_dir())
+    spoilt = tmp_path / made.transformer.name
+    weights, names = load_file(made.transformer), ("blocks.1.norm1.weight", "token_refiner.final_norm.weight")
+    for name in names:
+        weights[name][3] = float("nan")
+    save_file(weights, spoilt, {SYNTHETIC_KEY: "1"})
+    engine = ResidentEngine(Settings(device="cpu", data_dir=tmp_path, model_path=spoilt), threads=1)
+    with pytest.raises(CheckpointError) as caught:
+        engine.load(lambda _: None)
+    assert {o.field for o in caught.value.offences} == set(names) and spoilt.name in caught.value.message
