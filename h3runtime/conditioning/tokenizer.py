@@ -64,7 +64,14 @@ class PromptTokenizer:
 
     @classmethod
     def from_folder(cls, folder: Path) -> PromptTokenizer:
-        """Raises CheckpointError naming the file that is absent, unreadable or not what H3 needs."""
+        """Raises CheckpointError naming the folder and the file that is absent, unreadable or not what H3 needs."""
+        try:
+            return cls._from_files(folder)
+        except CheckpointError as error:
+            raise CheckpointError(f"{folder.name}: {error.message}", error.offences) from None
+
+    @classmethod
+    def _from_files(cls, folder: Path) -> PromptTokenizer:
         vocab = _read_json(folder / "vocab.json")
         if not all(isinstance(i, int) for i in vocab.values()):
             raise CheckpointError("vocab.json doesn't map each token to an integer id")
