@@ -6,9 +6,10 @@ process.
 """
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from h3runtime.engine.latents_file import read_latents
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.settings import Settings, resolve
 from tests.e2e.test_quantised import distance
-from tests.e2e.test_serve import PATIENCE, post, start, wait_until_ready
+from tests.e2e.test_serve import PATIENCE, Server, post, start, wait_until_ready
 
 FORMATS = ("nvfp4", "int8_convrot", "fp8_scaled", "bf16")
 REQUEST = {"prompt": "a red ball", "width": 96, "height": 64, "frames": 5, "steps": 4, "seed": 7}
@@ -96,16 +97,14 @@ def made_by(engine: ResidentEngine, folder: Path, seed: int) -> Latents:
     return read_latents(clip.latents_output)[0]
 
 
-def served(made: Made, folder: Path) -> tuple[dict[str, Any], dict[str, Any], Latents]:
-    """What `/ready` said, the job, and its latents."""
+@contextmanager
+def serving(made: Made, folder: Path) -> Iterator[Server]:
+    """`serve` as the set's own `h3.env` names it; not ready yet."""
+    folder.mkdir()
     lines = [line.split("=", 1) for line in (made.folder / "h3.env").read_text().splitlines()]
-    server = start(folder, H3_DEVICE="cpu", H3_WARMUP_SHAPES="", **{name: value.strip("'") for name, value in lines})
+    server = start(folder, H3_DEVICE="cpu", H3_WARMUP_SHAPES=",", **{name: value.strip("'") for name, value in lines})
     try:
-        ready = wait_until_ready(server)
-        job = post(server, {**REQUEST, "save_latents": True})
-        assert job["status"] == "succeeded", job
-        found = next(folder.rglob("*.latents.safetensors"))
-        return ready, job, read_latents(found)[0]
+        yield server
     finally:
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(PATIENCE) == 0
@@ -113,15 +112,17 @@ def served(made: Made, folder: Path) -> tuple[dict[str, Any], dict[str, Any], La
 
 
 def test_what_is_served_is_what_the_weights_say(made: Made, tmp_path: Path) -> None:
-    (tmp_path / "server").mkdir()
-    ready, job, ours = served(made, tmp_path / "server")
+    with serving(made, tmp_path / "server") as server:
+        # The reference is made while the server loads.
+        plain = {field: decoded(path, tmp_path / path.name) for field, path in components(made.settings).items()}
+        wanted, other = latents_of(made.settings.model_copy(update=plain), tmp_path, (7, 8))
+        ready = wait_until_ready(server)
+        job = post(server, {**REQUEST, "save_latents": True})
+    assert (job["status"], job["seed"]) == ("succeeded", "7"), job
+    ours = read_latents(next((tmp_path / "server").rglob("*.latents.safetensors")))[0]
     files = {model["component"]: model for model in ready["models"]}
     assert made.folder.joinpath(files["transformer"]["file"]).is_file()
     assert all(len(model["sha256"]) == 64 for model in files.values())
-    plain = {field: decoded(path, tmp_path / path.name) for field, path in components(made.settings).items()}
-    reference = made.settings.model_copy(update=plain)
-    wanted, other = latents_of(reference, tmp_path, (7, 8))
-    assert job["seed"] == "7"
     error = distance(ours, wanted)
     assert error <= BOUND
     assert distance(other, wanted) >= 10 * max(error, BOUND)
