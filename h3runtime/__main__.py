@@ -6,6 +6,7 @@ Imports next to nothing before `main`, so that Ctrl-C in the first second is met
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -54,7 +55,7 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _open_streams() -> None:
     """A standard stream that came closed becomes the null device: the next file opened would take its number, and then
-    get whatever a library prints."""
+    get whatever a library prints. What stdout's encoding lacks is escaped, as on stderr."""
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for the life of the process
@@ -62,6 +63,8 @@ def _open_streams() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

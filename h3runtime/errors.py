@@ -51,6 +51,11 @@ class Offence:
     legal: str = ""
 
 
+def encodable(text: str) -> str:
+    """`text` as any UTF-8 stream takes it: lone surrogates, by which Python spells names that aren't UTF-8, escaped."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
 class H3Error(Exception):
     """Root of all errors raised on purpose. `offences` lists every offender, in the order of the request."""
 
@@ -59,8 +64,8 @@ class H3Error(Exception):
     title: ClassVar[str] = "Internal error"
 
     def __init__(self, message: str, offences: Iterable[Offence] = ()) -> None:
-        super().__init__(message)
-        self.message = message
+        self.message = encodable(message)
+        super().__init__(self.message)
         self.offences = tuple(offences)
 
     def __reduce__(self) -> tuple[Any, ...]:

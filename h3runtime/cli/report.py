@@ -17,7 +17,18 @@ SHOWN = 6
 
 def print_result(facts: Mapping[str, Any], *, quiet: bool) -> None:
     if not quiet:
-        print(json.dumps(facts, separators=(",", ":"), ensure_ascii=False), flush=True)
+        print(json_text(facts, sys.stdout.encoding, separators=(",", ":")), flush=True)
+
+
+def json_text(facts: Mapping[str, Any], encoding: str | None = None, **layout: Any) -> str:
+    """JSON that `encoding` (UTF-8 if None) can hold: in ASCII if its characters can't be had as they are, such as those
+    of a file's name that isn't UTF-8."""
+    text = json.dumps(facts, ensure_ascii=False, **layout)
+    try:
+        text.encode(encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(facts, **layout)
+    return text
 
 
 def print_error(error: H3Error) -> None:

@@ -29,7 +29,7 @@ from h3runtime.engine import components
 from h3runtime.engine.components import Part
 from h3runtime.engine.load_meter import LoadMeter
 from h3runtime.engine.paths import ModelPaths
-from h3runtime.errors import CheckpointError, Offence
+from h3runtime.errors import CheckpointError, Offence, encodable
 from h3runtime.settings import Settings, default_cache_dir
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
@@ -173,7 +173,7 @@ class Loader:
 def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verified) -> ComponentFacts:
     return ComponentFacts(
         component=part.component,
-        file=part.path.name,
+        file=encodable(part.path.name),
         sha256=verified.sha256,
         format=report.format,
         bytes=report.bytes,
@@ -182,7 +182,7 @@ def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verif
         partition=part.partition,
         bytes_per_second=report.bytes / max(report.seconds, 1e-9),
         qkv=None if file.qkv is None else f"{file.qkv.order} ({file.qkv.how}: {file.qkv.why})",
-        warnings=(*file.warnings, *verified.warnings),
+        warnings=tuple(map(encodable, (*file.warnings, *verified.warnings))),
         adaln=adaln_form(file.shapes) if part.component == "transformer" else None,
     )
 

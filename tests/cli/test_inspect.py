@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -386,3 +387,14 @@ def test_a_report_never_replaces_the_checkpoint(inspect: Command, tmp_path: Path
     assert "a name of its own" in inspect.refused(folder, "--output", shard, "--overwrite")
     assert "a name of its own" in inspect.refused(shard, "--output", shard, "--overwrite")
     assert shard.read_bytes() == before
+
+
+def test_a_name_that_is_not_utf_8_is_told_all_the_same(inspect: Command, tmp_path: Path, made: CheckpointSet) -> None:
+    path = tmp_path / os.fsdecode(b"\xff.safetensors")
+    path.write_bytes(made.audio_vae.read_bytes())
+    found = inspect.json(path, "--output", tmp_path / "out.json")
+    assert found["file"] == path.name and json.loads((tmp_path / "out.json").read_bytes())["file"] == path.name
+    code, out, _ = inspect(path)
+    assert code == 0 and r"\udcff.safetensors" in out
+    path.write_bytes(b"")
+    assert r"\udcff.safetensors: is empty" in inspect.refused(path)

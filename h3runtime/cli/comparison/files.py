@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import uuid
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
+from h3runtime.cli.report import json_text
 from h3runtime.errors import Offence, OutputExists, invalid
 from h3runtime.media.delivery import deliver, disk_error
 
@@ -30,7 +30,7 @@ def require_names(output: Path | None, plot: Path | None, inputs: Collection[Pat
 
 
 def write_report(path: Path, facts: Mapping[str, Any], *, overwrite: bool) -> None:
-    write_whole(path, (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode(), overwrite=overwrite)
+    write_whole(path, (json_text(facts, indent=1) + "\n").encode(), overwrite=overwrite)
 
 
 def write_whole(path: Path, data: bytes, *, overwrite: bool) -> None:
