@@ -66,16 +66,14 @@ def load_module(
     device: torch.device,
     rule: LoadRule,
     on_bytes: OnBytes | None = None,
-    judged: bool = False,
     reading: Reading | None = None,
 ) -> LoadReport:
     """Fill `module` (built on meta) from `file` onto `device`. CheckpointError lists every offender; see `rules`.
 
-    `judged`: the caller has been through `judge` with these three, and found nothing.
     `reading`: what else the bytes are wanted for, as `stream` takes it.
     """
     started = time.perf_counter()
-    if not judged and (offences := list(judge(module, file, rule))):
+    if offences := list(judge(module, file, rule)):
         raise checkpoint_error(file.path, offences)
     _Loading(module, file, linear, device, rule, on_bytes, reading).run()
     seconds = time.perf_counter() - started

@@ -49,9 +49,9 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from h3runtime.cli.comparison.files import require_names
     from h3runtime.cli.comparison.kinds import kind_of_both
     from h3runtime.cli.comparison.limits import Limits, require_legal
+    from h3runtime.cli.report_files import require_names
 
     limits = Limits(arguments.min_psnr, arguments.min_ssim, arguments.max_rel_l2, arguments.max_log_mel)
     if not 0 <= arguments.worst <= MOST_WORST:
@@ -97,8 +97,8 @@ def _compare(kind: Kind, arguments: argparse.Namespace, limits: Limits, bar: Pro
 
 def _tell(found: Found, limits: Limits, arguments: argparse.Namespace) -> int:
     """Files first, so that whoever reads stdout finds them."""
-    from h3runtime.cli.comparison.files import write_report, write_whole
     from h3runtime.cli.comparison.report import facts_of
+    from h3runtime.cli.report_files import write_report, write_whole
 
     facts = facts_of(found, limits, arguments.worst)
     if arguments.plot is not None:

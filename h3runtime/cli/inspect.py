@@ -6,9 +6,9 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from h3runtime.cli.comparison.files import require_free, write_report
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
+from h3runtime.cli.report_files import require_free, write_report
 from h3runtime.cli.stopping import Stopping
 from h3runtime.core import Progress
 from h3runtime.errors import Offence, invalid

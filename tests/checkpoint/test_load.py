@@ -359,13 +359,6 @@ def test_what_is_signed_may_be_negative(write: Write) -> None:
                 load(write(tensors), module)
 
 
-def test_a_file_that_was_judged_is_not_judged_again(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    with CheckpointFile(write(pack(weights(), QUANTISED))) as file:
-        assert list(judge(toy(), file, RULE)) == []
-        monkeypatch.setattr(loading, "judge", None)
-        load_module(toy(), file, linear=DequantLinear(), device=CPU, rule=RULE, judged=True)
-
-
 def test_a_format_in_the_wrong_place_is_refused(write: Write) -> None:
     stored = pack(weights(), replace(QUANTISED, layers=(("fc?", NVFP4), ("embed", NVFP4))))
     (offence,) = refused(write(stored)).offences

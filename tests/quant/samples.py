@@ -7,7 +7,6 @@ from h3runtime.quant import slices
 
 SEEDS = st.integers(0, 2**31)
 DTYPES = st.sampled_from([torch.float32, torch.bfloat16, torch.float16])
-NON_FINITE = [float("nan"), float("inf"), float("-inf")]
 
 
 def generator(seed: int) -> torch.Generator:

@@ -8,5 +8,4 @@ limits     thresholds of scripts
 report     the line of JSON
 table      the same for a person
 plot       the same as a picture
-files      where report and plot go
 """

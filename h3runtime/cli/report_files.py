@@ -1,4 +1,4 @@
-"""Where the report and the plot of a comparison go: names are judged before the work, files come whole."""
+"""Where what `compare` and `inspect` found goes: names are judged before the work, files come whole."""
 
 from __future__ import annotations
 
