@@ -14,9 +14,8 @@ from torch import nn
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.embedding import Int8Embedding
-from h3runtime.checkpoint import load as loading
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.load import LoadReport, judge, load_module
+from h3runtime.checkpoint.load import LoadReport, load_module
 from h3runtime.checkpoint.rules import AUDIO_VAE, TRANSFORMER, LoadRule, vae_dtype, video_vae
 from h3runtime.checkpoint.synthetic.storage import (
     INT8_ROWS,
