@@ -231,10 +231,98 @@ ShouldStop = Callable[[], bool]
 
 @dataclass(frozen=True, slots=True)
 class MediaFile:
-    """A judged input on this machine's disk. `field` is its name in the request."""
+    """A judged input on this machine's disk. field: its name in the request. sha256: of its bytes, in hex digits."""
 
     path: Path
     field: str
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClipInput:
+    """Pictures [first, first + frames) of a clip, counted on a 24 fps clock that starts at its first picture."""
+
+    file: MediaFile
+    first: int
+    frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class SoundInput:
+    """The sound of a file from `start` on: seconds after the file's first picture, or after the first sample of a file
+    that has none. `seconds`: how much of it, None for all there is."""
+
+    file: MediaFile
+    start: float = 0.0
+    seconds: float | None = None
+
+
+Fit = Literal["stretch", "cover"]
+"""How a picture gets to another size: aspect ignored, or its middle cut out first (conditioning contract §3.2)."""
+
+
+@dataclass(frozen=True, slots=True)
+class GuideInput:
+    """What is anchored at pixel frame `frame` of the target, 0..F-1 (dit-contract §8): a picture or a clip on the
+    target's canvas, a sound from there on, or both. First and last frame are guides too.
+
+    field: its name in the request, `first_frame` or `keyframes[1]`. shown: the text encoder sees it as well, as the
+    next `<Picture i>`; a clip is never shown.
+    """
+
+    field: str
+    frame: int
+    picture: MediaFile | None = None
+    clip: ClipInput | None = None
+    sound: SoundInput | None = None
+    fit: Fit = "cover"
+    shown: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceInput:
+    """One reference of Ref2VA, in the caller's order (conditioning contract §3.3). `sound` beside a clip is the
+    soundtrack that is used with it. width, height: pixels to which its pictures are stretched; 0 for a lone sound."""
+
+    field: str
+    kind: Literal["image", "video", "audio"]
+    width: int = 0
+    height: int = 0
+    picture: MediaFile | None = None
+    clip: ClipInput | None = None
+    sound: SoundInput | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MaskSpan:
+    """Seconds [start, end) of the target's sound and their mask: 1 generates, 0 keeps."""
+
+    start: float
+    end: float
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInput:
+    """A clip to edit and what of it is kept (dit-contract §8, masks).
+
+    clip: as many frames as the target has. sound: its own sound, None if it has none or all of it is generated.
+    video_mask: a picture for all frames, or a clip; white generates; None generates everything. audio_mask: spans in
+    order; what lies in none is generated; None generates everything.
+    """
+
+    clip: ClipInput
+    sound: SoundInput | None = None
+    video_mask: MediaFile | ClipInput | None = None
+    audio_mask: tuple[MaskSpan, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TailRequest:
+    """Where the last `frames` frames of the clip and their sound are kept without loss, for a clip that continues."""
+
+    path: Path
+    frames: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +338,8 @@ class EncodeSettings:
 class GenerateSpec:
     """One clip to make, every value resolved; nothing in it needs judging again.
 
-    output: where the finished file goes, absolute. scratch: a folder for temporary files on the same file system.
+    prompt: the assembled text, as the text encoder reads it. guides: in the order of the packed sequence. output: where
+    the finished file goes, absolute. scratch: a folder for temporary files on the same file system.
     request: the client's own words, echoed into saved latents; never logged.
     """
 
@@ -263,8 +352,10 @@ class GenerateSpec:
     sampling: SamplerSettings
     output: Path
     scratch: Path
-    first_frame: MediaFile | None = None
-    last_frame: MediaFile | None = None
+    guides: tuple[GuideInput, ...] = ()
+    references: tuple[ReferenceInput, ...] = ()
+    source: SourceInput | None = None
+    tail: TailRequest | None = None
     attention: str | None = None
     linear: str | None = None
     encode: EncodeSettings = EncodeSettings()

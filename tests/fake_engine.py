@@ -93,7 +93,7 @@ class FakeEngine:
 
     def _publish(self, spec: GenerateSpec, timings: dict[str, float], words: dict[str, str]) -> Clip:
         told = f"{spec.task} {spec.width}x{spec.height}x{spec.frames} seed {spec.sampling.seed} "
-        inputs = [medium.path.read_bytes() for medium in (spec.first_frame, spec.last_frame) if medium]
+        inputs = [guide.picture.path.read_bytes() for guide in spec.guides if guide.picture]
         data = told.encode() + b"".join(inputs) + bytes(range(256)) * 8
         part = spec.scratch / "clip.part"
         part.write_bytes(data)

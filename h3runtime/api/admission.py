@@ -15,10 +15,11 @@ from ulid import ULID
 
 from h3runtime.api import rules
 from h3runtime.api.body import Delivery
+from h3runtime.api.guides import guides_of
 from h3runtime.api.media import MediaSource, OpenedPicture, open_picture
 from h3runtime.api.request import FormatBody, GenerateBody, ReadBody, read_body
 from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
-from h3runtime.core import EncodeSettings, EngineFacts, GenerateSpec, MediaFile
+from h3runtime.core import EncodeSettings, EngineFacts, GenerateSpec
 from h3runtime.errors import BadMedia, DiskFull, InvalidRequest, Offence, invalid
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue, outputs_of
@@ -91,7 +92,6 @@ class Admission:
         pictures: Mapping[str, OpenedPicture],
         words: Mapping[str, Any],
     ) -> GenerateSpec:
-        files: dict[str, MediaFile | None] = {name: picture.file for name, picture in pictures.items()}
         return GenerateSpec(
             job_id=job_id,
             task=resolved.task,
@@ -102,8 +102,7 @@ class Admission:
             sampling=sampling_of(body),
             output=self._folders.outputs / (body.output or f"{job_id}{rules.SUFFIX}"),
             scratch=self._folders.scratch_of(job_id),
-            first_frame=files.get("first_frame"),
-            last_frame=files.get("last_frame"),
+            guides=guides_of({name: picture.file for name, picture in pictures.items()}, resolved.frames),
             attention=body.attention,
             linear=body.linear,
             encode=_encode(body.format or FormatBody()),

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from h3runtime.api.guides import guides_of
 from h3runtime.api.request import ReadBody, read_body
 from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
 from h3runtime.api.rules import Verdict
@@ -183,8 +184,7 @@ def _spec(
         sampling=sampling,
         output=output_path(output, overwrite=arguments.overwrite),
         scratch=scratch,
-        first_frame=pictures.get("first_frame"),
-        last_frame=pictures.get("last_frame"),
+        guides=guides_of(pictures, resolved.frames),
         encode=encode,
         overwrite=arguments.overwrite,
         save_latents=arguments.save_latents,

@@ -6,7 +6,6 @@ and on black by `media`. Fed by `resident`; keyframes go to `packing` and `denoi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h3runtime.core import GenerateSpec, Keyframe, KeyframeShape, MediaFile, ShouldStop
+from h3runtime.core import GenerateSpec, GuideInput, Keyframe, KeyframeShape, ShouldStop
 from h3runtime.media.pictures import Picture, cover, read_picture, stretch
 from h3runtime.vae.video_vae import VideoVae
 
@@ -37,26 +36,20 @@ class Keyframes:
 def keyframes_of(spec: GenerateSpec, vae: VideoVae, device: torch.device, should_stop: ShouldStop) -> Keyframes:
     """Read, fit and encode the request's pictures. BadMedia names the field."""
     keyframes, pictures, inputs = [], [], []
-    for medium, frame in _given(spec):
-        picture = read_picture(medium.path, medium.field)
-        fit = stretch if frame == 0 else cover
+    for guide in spec.guides:
+        assert guide.picture is not None
+        picture = read_picture(guide.picture.path, guide.picture.field)
+        fit = stretch if guide.fit == "stretch" else cover
         fitted = fit(picture.pixels, spec.width, spec.height)[None]
         latent = vae.encode_image(torch.from_numpy(fitted).to(device), should_stop=should_stop)
-        keyframes.append(Keyframe(frame, latent))
+        keyframes.append(Keyframe(guide.frame, latent))
         pictures.append(fitted)
-        inputs.append(_saw(medium, picture, spec, frame))
+        inputs.append(_saw(guide, picture, spec))
     return Keyframes(tuple(keyframes), tuple(pictures), tuple(inputs))
 
 
-def _given(spec: GenerateSpec) -> Iterator[tuple[MediaFile, int]]:
-    if spec.first_frame is not None:
-        yield spec.first_frame, 0
-    if spec.last_frame is not None:
-        yield spec.last_frame, spec.frames - 1
-
-
-def _saw(medium: MediaFile, picture: Picture, spec: GenerateSpec, frame: int) -> dict[str, Any]:
+def _saw(guide: GuideInput, picture: Picture, spec: GenerateSpec) -> dict[str, Any]:
     facts = picture.facts
     saw = {"width": facts.width, "height": facts.height, "orientation": facts.orientation, "frames": 1}
-    got = {"width": spec.width, "height": spec.height, "frame": frame}
-    return {"field": medium.field, "kind": "image", "saw": saw, "got": got}
+    got = {"width": spec.width, "height": spec.height, "frame": guide.frame}
+    return {"field": guide.field, "kind": "image", "saw": saw, "got": got}

@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from h3runtime.api.guides import guides_of
 from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, MediaFile, Progress, Task
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
@@ -16,6 +17,7 @@ from h3runtime.media.probe import probe_clip, read_frames, read_sound
 from h3runtime.media.sound import samples_for
 from h3runtime.packing.geometry import audio_latents
 
+FRAMES = 22
 AAC_FRAME = 1024
 """Samples an AAC packet stands for: 32 ms at 32 kHz."""
 
@@ -100,9 +102,9 @@ def test_the_prompt_is_heard(engine: ResidentEngine, make_spec: MakeSpec) -> Non
 @pytest.mark.parametrize("task", [Task.I2VA, Task.L2VA, Task.FL2VA])
 def test_pictures_condition_the_clip(engine: ResidentEngine, make_spec: MakeSpec, picture: Picture, task: Task) -> None:
     def with_pictures(name: str, number: int) -> GenerateSpec:
-        first = picture(number) if task in (Task.I2VA, Task.FL2VA) else None
-        last = picture(number + 100) if task in (Task.L2VA, Task.FL2VA) else None
-        return make_spec(name, task=task, first_frame=first, last_frame=last)
+        given = {"first_frame": picture(number)} if task in (Task.I2VA, Task.FL2VA) else {}
+        given |= {"last_frame": picture(number + 100)} if task in (Task.L2VA, Task.FL2VA) else {}
+        return make_spec(name, task=task, guides=guides_of(given, FRAMES))
 
     one, other = latents_of(engine, with_pictures("one", 1)), latents_of(engine, with_pictures("other", 2))
     assert not one.video.equal(other.video)
@@ -156,7 +158,7 @@ def test_an_existing_output_is_kept(engine: ResidentEngine, make_spec: MakeSpec)
 
 
 def test_diagnostics_tell_of_the_run(engine: ResidentEngine, make_spec: MakeSpec, picture: Picture) -> None:
-    spec = make_spec(task=Task.I2VA, first_frame=picture(1), diagnostics=True, steps=3)
+    spec = make_spec(task=Task.I2VA, guides=guides_of({"first_frame": picture(1)}, FRAMES), diagnostics=True, steps=3)
     found = generate(engine, spec).diagnostics
     assert found is not None
     assert len(found["step_seconds"]) == 3

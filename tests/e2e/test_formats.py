@@ -18,7 +18,7 @@ from h3runtime.checkpoint.synthetic.recipes.transformer import transformer
 from h3runtime.checkpoint.synthetic.recipes.video_vae import video_vae
 from h3runtime.checkpoint.synthetic.storage import Storage
 from h3runtime.checkpoint.writer import write_file
-from h3runtime.core import GenerateSpec, MediaFile, SamplerSettings, Task
+from h3runtime.core import GenerateSpec, GuideInput, MediaFile, SamplerSettings, Task
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import CheckpointError, SettingsError
 from h3runtime.media.probe import read_frames
@@ -145,7 +145,8 @@ def test_full_adaln_reacts_to_pictures(base: dict[str, Path], tmp_path: Path) ->
     for shade in (20, 220):
         Image.new("RGB", (64, 64), (shade, 90, 255 - shade)).save(tmp_path / f"{shade}.png")
         picture = MediaFile(tmp_path / f"{shade}.png", "first_frame")
-        asked = spec(tmp_path, task=Task.I2VA, first_frame=picture, diagnostics=True)
+        guide = GuideInput("first_frame", 0, picture=picture, fit="stretch", shown=True)
+        asked = spec(tmp_path, task=Task.I2VA, guides=(guide,), diagnostics=True)
         clip = engine.generate(asked, lambda _: None, lambda: False)
         assert clip.diagnostics is not None
         hashes.add(clip.diagnostics["latents_sha256"])

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from h3runtime.api.guides import guides_of
 from h3runtime.core import Clip, GenerateSpec, Latents, MediaFile, SamplerSettings, Task
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
@@ -39,7 +40,9 @@ def t2va(folder: Path, **changes: object) -> GenerateSpec:
 
 def fl2va(folder: Path, **changes: object) -> GenerateSpec:
     first, last = (picture(folder, number, field) for number, field in enumerate(("first_frame", "last_frame")))
-    return replace(t2va(folder), task=Task.FL2VA, first_frame=first, last_frame=last, **changes)
+    return replace(
+        t2va(folder), task=Task.FL2VA, guides=guides_of({"first_frame": first, "last_frame": last}, 39), **changes
+    )
 
 
 MAKERS = {"t2va": t2va, "fl2va": fl2va}
