@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from math import isqrt
 from typing import Final
 
-from h3runtime.conditioning.vision_size import FRAMES, MERGE, PATCH
 from h3runtime.errors import CheckpointError, Offence
+from h3runtime.media.vision_size import FRAMES, MERGE, PATCH
 
 Shapes = Mapping[str, tuple[int, ...]]
 

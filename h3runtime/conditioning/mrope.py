@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h3runtime.conditioning.vision_size import MERGE, Grid
+from h3runtime.media.vision_size import MERGE, Grid
 
 Rotary = tuple[torch.Tensor, torch.Tensor]
 """cos and sin, fp32 [rows, D/2]; pair (i, i + D/2) of a head turns by angle i."""

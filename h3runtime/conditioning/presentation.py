@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from h3runtime.conditioning.pieces import Piece, Vision
 from h3runtime.conditioning.tokenizer import ENDOFTEXT, IMAGE_PAD, VISION_END, VISION_START, PromptTokenizer
-from h3runtime.conditioning.vision_size import Grid, features_of, patch_grid
 from h3runtime.core import Modality
+from h3runtime.media.vision_size import Grid, features_of, patch_grid
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional as F
 
-from h3runtime.conditioning.vision_size import FRAMES, MERGE, PATCH, smart_resize
+from h3runtime.media.vision_size import FRAMES, MERGE, PATCH, smart_resize
 
 PREPROCESSING_VERSION = 1
 """Part of every prompt-cache key: raise it with any change of the values that this module gives."""

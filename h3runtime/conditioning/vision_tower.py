@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from h3runtime.conditioning.config import VisionConfig
 from h3runtime.conditioning.layers import LayerNorm, in_row_slices, uninitialised_embedding
 from h3runtime.conditioning.mrope import Rotary, rotate
-from h3runtime.conditioning.vision_size import FRAMES, MERGE, PATCH, Grid
+from h3runtime.media.vision_size import FRAMES, MERGE, PATCH, Grid
 
 ROPE_THETA = 10_000.0
 """Base of the tower's own 2-D rotary (conditioning contract §1.9)."""

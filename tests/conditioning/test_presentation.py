@@ -15,8 +15,8 @@ from h3runtime.conditioning.pieces import (
 )
 from h3runtime.conditioning.presentation import assemble, present
 from h3runtime.conditioning.tokenizer import ENDOFTEXT, IMAGE_PAD, VISION_END, VISION_START
-from h3runtime.conditioning.vision_size import features_of, patch_grid
 from h3runtime.core import Modality
+from h3runtime.media.vision_size import features_of, patch_grid
 
 visions = st.builds(
     lambda frames, height, width: Vision(np.zeros((frames, height, width, 3), dtype=np.uint8)),

@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from h3runtime.conditioning.vision_preprocess import patch_rows
-from h3runtime.conditioning.vision_size import patch_grid, smart_resize
+from h3runtime.media.vision_size import patch_grid, smart_resize
 from tests.parity.fixture import Fixture
 
 PATCH_ABS = 3e-7

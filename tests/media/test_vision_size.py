@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h3runtime.conditioning.vision_size import MAX_PIXELS, MIN_PIXELS, features_of, patch_grid, smart_resize
+from h3runtime.media.vision_size import MAX_PIXELS, MIN_PIXELS, features_of, patch_grid, smart_resize
 
 sides = st.integers(1, 8192)
 

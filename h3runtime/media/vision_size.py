@@ -1,7 +1,8 @@
 """How large Qwen sees a picture: ComfyUI's smart resize, in whole numbers (conditioning contract §1.9).
 
 Pictures on a canvas are multiples of 32 within the limits and keep their size; others come here off the grid. Touches
-no pixel. Fed by `presentation` and `vision_preprocess`.
+no pixel. Read by `conditioning`, which shows the pictures, and by `packing.rows`, which counts their rows beforehand:
+it lies below both, since they may not import each other.
 """
 
 from __future__ import annotations
