@@ -1,9 +1,10 @@
 """The video VAE as the engine uses it: pixels -> latents, latents -> frames chunk by chunk.
 
 Puts together the encoder, the decoder, spatial tiles and time; holds no arithmetic of its own beyond the latents'
-normalisation. The engine encodes keyframes with it before sampling and feeds its frames to the encoder of the MP4 while
-later chunks are still being decoded. Memory does not grow with the clip: one tile is in flight, one piece of 28 frames
-is assembled, 5 frames are carried over.
+normalisation. The engine encodes guides, references and sources with it before sampling and feeds its frames to the
+encoder of the MP4 while later chunks are still being decoded. Memory does not grow with the clip, in either direction:
+one tile is in flight; of a decode one piece of 28 frames is assembled and 5 frames are carried over, of a streamed
+encode 17 frames are held.
 
 dtype is float16 (ComfyUI's default) or float32; every parameter must have it. bfloat16 is refused as ComfyUI does
 (conditioning contract §4.8): the pictures suffer.
@@ -13,9 +14,11 @@ Shapes: pixels [F, H, W, 3], H and W multiples of 16; latents fp32 [1, C, T, H/1
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
 from h3runtime.core import CHUNK_FRAMES, ShouldStop
@@ -148,19 +151,45 @@ class VideoVae(nn.Module):
         """A clip [F, H, W, 3], uint8 or float in [0, 1] -> fp32 [1, C, T, H/16, W/16], T = 5 ceil(F/17) - 3.
 
         Clips of 17 frames, each on its own. The last one runs on 5 frames (its own, or the last one repeated): its
-        other latents are dropped, and time is causal (§4.6). F = 1 is a picture.
+        other latents are dropped, and time is causal (§4.6). F = 1 is a picture, one frame alone.
         """
         self._check_pixels(pixels)
-        if pixels.shape[0] == 1:
-            return self.encode_image(pixels, should_stop=should_stop)
-        clips = torch.split(pixels, CHUNK_FRAMES)
+        return self._encode(torch.split(pixels, CHUNK_FRAMES), pixels.shape[0], should_stop, on_chunk)
+
+    @torch.no_grad()
+    def encode_stream(
+        self,
+        frames: Iterable[NDArray[np.uint8]],
+        count: int,
+        *,
+        should_stop: ShouldStop | None = None,
+        on_chunk: OnChunk | None = None,
+    ) -> torch.Tensor:
+        """`count` frames uint8 [H, W, 3] that come one by one -> what `encode_clip` makes of them, bit for bit.
+
+        17 frames are held, however many come. All of them are taken, so that their reader can say that it is done.
+        """
+        if count < 1:
+            raise _bad("frames", str(count), "at least one")
+        return self._encode(self._checked(_pieces(frames, count)), count, should_stop, on_chunk)
+
+    def _encode(
+        self, clips: Iterable[torch.Tensor], count: int, should_stop: ShouldStop | None, on_chunk: OnChunk | None
+    ) -> torch.Tensor:
+        """Clips of 17 frames, the last one of what is left of `count`, each encoded as it comes."""
+        chunks = -(-count // CHUNK_FRAMES)
         moments = []
         for index, clip in enumerate(clips):
-            frames = clip if index + 1 < len(clips) else _first_frames(clip, FRAME_OVERLAP)
+            frames = _first_frames(clip, FRAME_OVERLAP) if index + 1 == chunks and count > 1 else clip
             moments.append(self.encode_moments(frames, should_stop=should_stop))
             if on_chunk is not None:
-                on_chunk(index + 1, len(clips))
+                on_chunk(index + 1, chunks)
         return self._normalised(torch.cat(moments, 2))
+
+    def _checked(self, clips: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
+        for clip in clips:
+            self._check_pixels(clip)
+            yield clip
 
     @torch.no_grad()
     def encode_moments(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:
@@ -221,6 +250,21 @@ class VideoVae(nn.Module):
 def _cut(x: torch.Tensor, rows: TileAxis, columns: TileAxis, i: int, j: int) -> torch.Tensor:
     y, left = rows.starts[i], columns.starts[j]
     return x[..., y : y + rows.tile, left : left + columns.tile]
+
+
+def _pieces(frames: Iterable[NDArray[np.uint8]], count: int) -> Iterator[torch.Tensor]:
+    """Frames 17 at a time, all in one buffer that the next ones overwrite."""
+    held: NDArray[np.uint8] | None = None
+    taken = 0
+    for frame in frames:
+        assert taken < count, f"more than {count} frames"
+        if held is None:
+            held = np.empty((min(CHUNK_FRAMES, count), *frame.shape), dtype=np.uint8)
+        held[taken % CHUNK_FRAMES] = frame
+        taken += 1
+        if taken % CHUNK_FRAMES == 0 or taken == count:
+            yield torch.from_numpy(held[: (taken - 1) % CHUNK_FRAMES + 1])
+    assert taken == count, f"{taken} frames of {count}"
 
 
 def _first_frames(clip: torch.Tensor, count: int) -> torch.Tensor:
