@@ -31,7 +31,11 @@ CONFIG_VARIABLE = "H3_CONFIG"
 NOT_KNOBS = frozenset({CONFIG_VARIABLE, "H3_FIXTURES"})
 """Names with our prefix that are no settings: the file itself, and the folder of fixtures that the tests read."""
 
+HOST = re.compile(r"(?:(?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?")
+"""A host of `H3_URL_ALLOW`, lower case; with a leading `*.` all names below it."""
 MIB, GIB = 2**20, 2**30
+PARTITION_PATHS: Mapping[str, str] = {"fl2va": "model_path", "ref2va": "ref2va_model_path"}
+"""Which field names the transformer of a partition (`core.Task.partition`), in the order of loading."""
 TRAINED_TILE = 256
 """Pixels; the decoder was trained on tiles of this size (conditioning contract §4.5)."""
 
@@ -66,6 +70,21 @@ def _shape(text: str) -> tuple[int, int, int]:
     return width, height, frames
 
 
+def _hosts(value: Any) -> Any:
+    """`example.com, *.example.com:8443` -> ("example.com", "*.example.com:8443"); an empty text is no hosts."""
+    if not isinstance(value, str):
+        return value
+    return tuple(_host(item.strip().lower()) for item in value.split(",") if item.strip())
+
+
+def _host(text: str) -> str:
+    match = HOST.fullmatch(text)
+    if match is None or not 0 < int(match["port"] or 1) <= 65535:
+        legal = "a host name, *.NAME for all below one, or an IP address (IPv6 in brackets), each with :PORT or without"
+        raise PydanticCustomError("host", "{text} is no host", {"text": text, "legal": legal})
+    return text
+
+
 def _whole_path(value: Path) -> Path:
     return value.expanduser().absolute()
 
@@ -82,6 +101,7 @@ SERVICE_ONLY = frozenset(
         "data_dir",
         "output_root",
         "media_root",
+        "url_allow",
         "queue_limit",
         "max_json_bytes",
         "max_upload_bytes",
@@ -117,6 +137,13 @@ class Settings(BaseSettings):
     media_root: FilePath | None = Field(
         None, description="Folder that requests may name media in by relative path. Default: no such requests."
     )
+    url_allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_hosts)] = Field(
+        (),
+        description=(
+            "Hosts that requests may name media of by URL, comma-separated: HOST, *.DOMAIN, each with :PORT or for "
+            "any port. Private addresses only for a host given as an IP address or as localhost. Default: none."
+        ),
+    )
     queue_limit: int = Field(16, ge=1, le=100_000, description="Jobs that may wait; one more is refused.")
     max_json_bytes: Bytes = Field(32 * MIB, description="Largest JSON body, in bytes.")
     max_upload_bytes: Bytes = Field(512 * MIB, description="Largest multipart body, in bytes.")
@@ -141,7 +168,17 @@ class Settings(BaseSettings):
     log_file: FilePath | None = Field(None, description="File that gets the log lines too, rotated.")
     model_path: FilePath | None = Field(
         None,
-        description="Transformer checkpoint: a file, or a folder of shards or of Diffusers. Default: the embedded one.",
+        description=(
+            "FL2VA transformer, for T2VA, I2VA, L2VA and FL2VA: a file, or a folder of shards or of Diffusers. "
+            "Default: the embedded one if no transformer is named, else none."
+        ),
+    )
+    ref2va_model_path: FilePath | None = Field(
+        None,
+        description=(
+            "Ref2VA transformer, for Ref2VA, beside the other or alone. "
+            "Default: the embedded one if no transformer is named, else none."
+        ),
     )
     text_encoder_path: FilePath | None = Field(
         None, description="Text encoder checkpoint: a file, or a folder of shards. Default: the embedded one."
@@ -287,7 +324,7 @@ def _settings_error(offences: list[Offence]) -> SettingsError:
 
 
 def _default_text(field: FieldInfo) -> str:
-    if field.default_factory is not None or field.default is None:
+    if field.default_factory is not None or field.default is None or field.default == ():
         return ""
     if isinstance(field.default, tuple):
         return f"Default: {','.join('x'.join(map(str, shape)) for shape in field.default)}. "

@@ -18,6 +18,7 @@ KNOBS = [
     "H3_DATA_DIR",
     "H3_OUTPUT_ROOT",
     "H3_MEDIA_ROOT",
+    "H3_URL_ALLOW",
     "H3_QUEUE_LIMIT",
     "H3_MAX_JSON_BYTES",
     "H3_MAX_UPLOAD_BYTES",
@@ -33,6 +34,7 @@ KNOBS = [
     "H3_RESTART_WINDOW",
     "H3_LOG_FILE",
     "H3_MODEL_PATH",
+    "H3_REF2VA_MODEL_PATH",
     "H3_TEXT_ENCODER_PATH",
     "H3_VIDEO_VAE_PATH",
     "H3_AUDIO_VAE_PATH",
@@ -152,6 +154,12 @@ def test_everything_wrong_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         ("vae_dtype", "bf16"),
         ("vae_tile_size", "512"),
         ("vae_tile_force", "maybe"),
+        ("url_allow", "https://example.com"),
+        ("url_allow", "example.com/path"),
+        ("url_allow", "ex*mple.com"),
+        ("url_allow", "*"),
+        ("url_allow", "example.com:70000"),
+        ("url_allow", "::1"),
         ("warmup_shapes", "64x64"),
         ("warmup_shapes", "64x64x6"),
         ("warmup_shapes", "65x64x5"),
@@ -169,6 +177,9 @@ def test_legal_spellings() -> None:
     assert settings.warmup_shapes == ((64, 64, 5), (960, 544, 124))
     assert (settings.device, settings.vae_dtype) == ("cuda:1", "float32")
     assert resolve({"warmup_shapes": ""}).warmup_shapes == ()
+    assert resolve().url_allow == resolve({"url_allow": ""}).url_allow == ()
+    hosts = "Example.com, *.cdn.example.com:8443,[::1]:80,localhost"
+    assert resolve({"url_allow": hosts}).url_allow == tuple(hosts.lower().replace(" ", "").split(","))
     assert resolve(vars(parse("--vae-tile-size", "512", "--vae-tile-force"))).vae_tile_size == 512
 
 
