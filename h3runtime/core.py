@@ -69,6 +69,11 @@ class Task(StrEnum):
     FL2VA = "fl2va"
     REF2VA = "ref2va"
 
+    @property
+    def partition(self) -> str:
+        """Which of the two transformers runs it, `fl2va` or `ref2va` (conditioning contract §3)."""
+        return Task.REF2VA.value if self is Task.REF2VA else Task.FL2VA.value
+
 
 class Modality(IntEnum):
     """Row of the AdaLN table that a packed row uses (dit-contract §2.2)."""
@@ -203,12 +208,16 @@ class SamplerSettings:
 
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
-    """Which component is being read, how many bytes of all files lie behind, and bytes a second of this component."""
+    """Which component is being read, how many bytes of all files lie behind, and bytes a second of this component.
+
+    partition: of a transformer, as in `ComponentFacts`.
+    """
 
     component: str
     bytes_done: int
     bytes_in_all: int
     bytes_per_second: float
+    partition: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,7 +446,8 @@ class ComponentFacts:
 class EngineFacts:
     """What a loaded engine says of itself, once; plain values, so that the API can show them without torch.
 
-    checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`.
+    checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`, by the
+    FL2VA transformer where there are both.
     """
 
     device: str
@@ -448,6 +458,16 @@ class EngineFacts:
     startup: Mapping[str, float]
     memory: Mapping[str, int]
     warnings: tuple[str, ...] = ()
+
+    def loads(self) -> dict[str, dict[str, float]]:
+        """`load_seconds` and `load_bytes_per_second` by component; two transformers count together."""
+        seconds: dict[str, float] = {}
+        sizes: dict[str, int] = {}
+        for part in self.components:
+            seconds[part.component] = seconds.get(part.component, 0.0) + part.load_seconds
+            sizes[part.component] = sizes.get(part.component, 0) + part.bytes
+        rates = {name: sizes[name] / max(seconds[name], 1e-9) for name in seconds}
+        return {"load_seconds": seconds, "load_bytes_per_second": rates}
 
 
 class Engine(Protocol):

@@ -43,7 +43,7 @@ class BackendAnswer(BaseModel):
 
 
 class ModelAnswer(BaseModel):
-    """One loaded file."""
+    """One loaded file. partition: of a transformer, `fl2va` or `ref2va`; the tasks of another one aren't served."""
 
     component: str
     file: str
@@ -62,6 +62,7 @@ class LoadingAnswer(BaseModel):
     """Which component is being read, bytes behind of all files' bytes, and bytes a second of this component."""
 
     component: str
+    partition: str | None
     bytes_done: int
     bytes_in_all: int
     bytes_per_second: float
@@ -159,6 +160,7 @@ def _model(component: ComponentFacts) -> ModelAnswer:
 def _loading(progress: LoadProgress) -> LoadingAnswer:
     return LoadingAnswer(
         component=progress.component,
+        partition=progress.partition,
         bytes_done=progress.bytes_done,
         bytes_in_all=progress.bytes_in_all,
         bytes_per_second=progress.bytes_per_second,
@@ -166,10 +168,7 @@ def _loading(progress: LoadProgress) -> LoadingAnswer:
 
 
 def _startup(state: EngineState, facts: EngineFacts) -> dict[str, Any]:
-    loads = {component.component: component.load_seconds for component in facts.components}
-    rates = {component.component: component.bytes_per_second for component in facts.components}
-    told = {"load_seconds": loads, "load_bytes_per_second": rates}
-    return told | {**facts.startup, "cold_start_seconds": state.cold_start_seconds}
+    return {**facts.loads(), **facts.startup, "cold_start_seconds": state.cold_start_seconds}
 
 
 def _limits(settings: Settings) -> dict[str, int]:

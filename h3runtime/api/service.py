@@ -106,7 +106,9 @@ class Service:
     def _tell_loaded(self, facts: EngineFacts) -> None:
         self.metrics.engine_loaded(facts.checkpoint, facts.attention.default, facts.linear.default)
         for part in facts.components:
-            self.metrics.component_loaded(part.component, part.load_seconds, part.bytes_per_second)
+            self.metrics.component_loaded(
+                part.component, part.partition or "", part.load_seconds, part.bytes_per_second
+            )
 
 
 def _metrics(service: Service) -> Metrics:

@@ -17,6 +17,7 @@ from h3runtime.settings import SERVICE_ONLY, add_flags, resolve
 SAMPLING_ONLY = frozenset(
     {
         "model_path",
+        "ref2va_model_path",
         "text_encoder_path",
         "tokenizer_path",
         "qkv_order",

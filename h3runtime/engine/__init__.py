@@ -33,6 +33,7 @@ def _log_component(facts: ComponentFacts) -> None:
     structlog.get_logger("h3runtime.engine").info(
         "component_loaded",
         component=facts.component,
+        partition=facts.partition,
         file=facts.file,
         sha256=facts.sha256,
         format=facts.format,

@@ -280,7 +280,7 @@ class Supervisor:
         self._set_unless_draining(EngineStatus.READY, "")
         self.on_loaded(facts)
         told = {"device": facts.device, "cold_start_seconds": cold, "checkpoint": facts.checkpoint}
-        log.info("engine_ready", **told, **_loads(facts))
+        log.info("engine_ready", **told, **facts.loads())
 
     def _tell_change(self, facts: EngineFacts) -> None:
         """Files may be replaced while the server runs; a new engine process reads the new ones."""
@@ -346,13 +346,6 @@ class Supervisor:
         that the queue has just handed out isn't ours yet."""
         self._stop_wishes.setdefault(job_id, wish)
         self.ring()
-
-
-def _loads(facts: EngineFacts) -> dict[str, dict[str, float]]:
-    return {
-        "load_seconds": {part.component: part.load_seconds for part in facts.components},
-        "load_bytes_per_second": {part.component: part.bytes_per_second for part in facts.components},
-    }
 
 
 def reason_of(error: H3Error) -> str:

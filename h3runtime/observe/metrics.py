@@ -35,15 +35,8 @@ class Metrics:
         self._stages = self._histogram("stage_duration_seconds", "Time in a stage.", STAGE_BUCKETS, "stage")
         self._made = self._counter("output_seconds_total", "Seconds of video made.", "task")
         self._requests = self._counter("http_requests_total", "Answered requests.", "method", "route", "status")
-        self._load = Gauge(
-            "h3runtime_model_load_seconds", "Load time of a component.", ["component"], registry=self._registry
-        )
-        self._load_rate = Gauge(
-            "h3runtime_model_load_bytes_per_second",
-            "Load rate of a component.",
-            ["component"],
-            registry=self._registry,
-        )
+        self._load = self._file_gauge("load_seconds", "Load time of a component.")
+        self._load_rate = self._file_gauge("load_bytes_per_second", "Load rate of a component.")
 
     def watch(self, name: str, help_text: str, read: Callable[[], float]) -> None:
         """A gauge `h3runtime_<name>` whose value is asked for at each scrape."""
@@ -53,9 +46,10 @@ class Metrics:
         self._info.clear()
         self._info.labels(self._version, checkpoint, attention, linear).set(1)
 
-    def component_loaded(self, component: str, seconds: float, bytes_per_second: float) -> None:
-        self._load.labels(component).set(seconds)
-        self._load_rate.labels(component).set(bytes_per_second)
+    def component_loaded(self, component: str, partition: str, seconds: float, bytes_per_second: float) -> None:
+        """partition: which transformer it is, empty for any other component."""
+        self._load.labels(component, partition).set(seconds)
+        self._load_rate.labels(component, partition).set(bytes_per_second)
 
     def job_ended(self, task: str, outcome: str, timings: Mapping[str, float], output_seconds: float) -> None:
         """timings: seconds by stage, with `queue` and `total`. output_seconds: of video made, 0 if none was."""
@@ -79,6 +73,9 @@ class Metrics:
 
     def _counter(self, name: str, help_text: str, *labels: str) -> Counter:
         return Counter(f"h3runtime_{name}", help_text, labels, registry=self._registry)
+
+    def _file_gauge(self, name: str, help_text: str) -> Gauge:
+        return Gauge(f"h3runtime_model_{name}", help_text, ["component", "partition"], registry=self._registry)
 
     def _histogram(self, name: str, help_text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
         return Histogram(f"h3runtime_{name}", help_text, labels, buckets=buckets, registry=self._registry)
