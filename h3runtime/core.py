@@ -70,8 +70,8 @@ class Task(StrEnum):
     REF2VA = "ref2va"
 
     @property
-    def partition(self) -> str:
-        """Which of the two transformers runs it, `fl2va` or `ref2va` (conditioning contract §3)."""
+    def runs_on(self) -> str:
+        """The partition of the transformer that runs it, `fl2va` or `ref2va` (conditioning contract §3)."""
         return Task.REF2VA.value if self is Task.REF2VA else Task.FL2VA.value
 
 

@@ -35,7 +35,7 @@ HOST = re.compile(r"(?:(?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+
 """A host of `H3_URL_ALLOW`, lower case; with a leading `*.` all names below it."""
 MIB, GIB = 2**20, 2**30
 PARTITION_PATHS: Mapping[str, str] = {"fl2va": "model_path", "ref2va": "ref2va_model_path"}
-"""Which field names the transformer of a partition (`core.Task.partition`), in the order of loading."""
+"""Which field names the transformer of a partition (`core.Task.runs_on`), in the order of loading."""
 TRAINED_TILE = 256
 """Pixels; the decoder was trained on tiles of this size (conditioning contract §4.5)."""
 
