@@ -47,10 +47,19 @@ class AudioReference:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class VideoReference:
-    """frames: uint8 RGB [F, H, W, 3] at 24 fps on its own canvas. `soundtrack`: its sound is used and numbered."""
+    """frames: uint8 RGB [F, H, W, 3] at 24 fps on its own canvas. `soundtrack`: its sound is used and numbered.
+
+    sampled: `frames` are every 12th of them alone, [ceil(F / 12), H, W, 3]; Qwen sees no others.
+    """
 
     frames: NDArray[np.uint8]
     soundtrack: bool = False
+    sampled: bool = False
+
+    @property
+    def samples(self) -> NDArray[np.uint8]:
+        """Every 12th frame from the first on."""
+        return self.frames if self.sampled else self.frames[::SAMPLE_EVERY]
 
 
 MediaReference = ImageReference | AudioReference | VideoReference
@@ -77,9 +86,9 @@ def reference_pieces(prompt: str, references: Iterable[MediaReference]) -> tuple
                 pieces += [_label("Picture", counts), Vision(pixels)]
             case AudioReference():
                 pieces.append(_label("Audio", counts))
-            case VideoReference(frames, soundtrack):
-                pieces += [_label("Audio", counts)] if soundtrack else []
-                pieces += [_label("Video", counts), *_frame_pairs(frames)]
+            case VideoReference():
+                pieces += [_label("Audio", counts)] if reference.soundtrack else []
+                pieces += [_label("Video", counts), *_frame_pairs(reference.samples)]
     return _without_empty([*pieces, prompt])
 
 
@@ -88,17 +97,14 @@ def _label(kind: str, counts: Counter[str]) -> str:
     return f"<{kind} {counts[kind]}>: "
 
 
-def _frame_pairs(frames: NDArray[np.uint8]) -> Iterator[Piece]:
-    """Every 12th frame, two to a block, an odd last one doubled; the block's time is the mean of its two."""
-    indices = list(range(0, len(frames), SAMPLE_EVERY))
-    times = [i / SAMPLES_PER_SECOND for i in range(len(indices))]
-    if len(indices) % 2:
-        indices.append(indices[-1])
-        times.append(times[-1])
-    for i in range(0, len(indices), 2):
+def _frame_pairs(samples: NDArray[np.uint8]) -> Iterator[Piece]:
+    """Two to a block, an odd last one doubled; the block's time is the mean of its two."""
+    for first in range(0, len(samples), 2):
+        pair = samples[first : first + 2]
+        second = first + len(pair) - 1
         # `.1f` rounds exact binary halves to even, as the release does: 0.25 prints 0.2.
-        yield f"<{(times[i] + times[i + 1]) / 2:.1f} seconds>"
-        yield Vision(frames[indices[i : i + 2]])
+        yield f"<{(first + second) / SAMPLES_PER_SECOND / 2:.1f} seconds>"
+        yield Vision(pair if len(pair) == 2 else pair.repeat(2, axis=0))
 
 
 def _without_empty(pieces: Iterable[Piece]) -> tuple[Piece, ...]:

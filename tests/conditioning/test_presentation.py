@@ -114,6 +114,18 @@ def test_every_twelfth_frame_is_seen_and_an_odd_last_one_twice(frames) -> None:
     assert seen == expected + expected[-1:] * (len(expected) % 2)
 
 
+@given(st.integers(1, 100))
+def test_samples_alone_show_as_their_clip_does(frames) -> None:
+    clip = np.broadcast_to(np.arange(frames, dtype=np.uint8)[:, None, None, None], (frames, 1, 1, 3))
+    whole, sampled = (
+        reference_pieces("p", [VideoReference(given, soundtrack=True, sampled=given is not clip)])
+        for given in (clip, clip[::12])
+    )
+    assert stamps(whole) == stamps(sampled)
+    pairs = zip(filter(is_vision, whole), filter(is_vision, sampled), strict=True)
+    assert all(np.array_equal(one.pixels, other.pixels) for one, other in pairs)
+
+
 @pytest.mark.parametrize("shape,dtype", [((3, 32, 32, 3), "u1"), ((1, 32, 32, 4), "u1"), ((1, 32, 32, 3), "f4")])
 def test_pixels_of_another_form_are_our_bug(shape, dtype) -> None:
     with pytest.raises(AssertionError):
