@@ -7,6 +7,7 @@
     inspection            a checkpoint judged as for loading, and what it would cost here
     conditions            pictures -> keyframe latents and what the text encoder sees
     clip, host_frames     latents -> MP4, while decoding goes on
+    tail, chain           the end of a clip kept for the next one; a list of clips as one
     decode                saved latents -> clip, sound or pictures, without the transformer
     latents_file, extras  what may lie beside a clip
     run, diagnosis        stages, progress, stops; what a request may ask about its own run

@@ -2,6 +2,7 @@
 
     audio latents -> waveform -> check -> loudness, trim --------------------.
     video latents -> chunk -> bytes on the host -> check -> ClipWriter ------+-> MP4
+                                                       `--> Tail: the last frames and their sound, without loss
 
 Memory does not grow with the clip: one chunk is decoded, one is on its way to the host, two are queued. A result that
 fails a check is never published. Fed by `resident` after sampling, and by `decode` with saved latents.
@@ -17,10 +18,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents
+from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents, TailRequest
 from h3runtime.engine.host_frames import HostChunk, to_host
 from h3runtime.engine.load import Vaes
 from h3runtime.engine.run import Run
+from h3runtime.engine.tail import Tail
 from h3runtime.media import sound
 from h3runtime.media.checks import LatentFigures, VideoChecks, check_audio, check_latents, refuse
 from h3runtime.media.ffmpeg import FFmpeg
@@ -31,7 +33,8 @@ from h3runtime.vae.tiling import BlendRule
 
 @dataclass(frozen=True, slots=True)
 class ClipTarget:
-    """Where a clip goes and how it is written. `synthetic`: made by made-up weights, so that most checks only warn."""
+    """Where a clip goes and how it is written. `synthetic`: made by made-up weights, so that most checks only warn.
+    tail: what else is kept of it."""
 
     output: Path
     scratch: Path
@@ -42,6 +45,7 @@ class ClipTarget:
     mux_stall_seconds: float = 60.0
     ffmpeg_loglevel: str = "error"
     on_ffmpeg_line: Callable[[str], None] | None = None
+    tail: TailRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,16 +75,20 @@ def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, r
         found["audio"] = check_audio(waveform, synthetic=target.synthetic)
         refuse(found, "audio_decode")
         delivered = sound.prepare(waveform, shape.frames, target.encode.loudness)
-    with _writer(target, shape, delivered, tool, run) as writer:
+    tail = Tail(target.tail, target.scratch, shape, waveform)
+    with _writer(target, shape, delivered, tool, run) as writer, tail:
         with run.stage("video_decode", plan(latents.video.shape[2]).chunks):
             watch = VideoChecks(vaes.video.tiling.split(shape.width), vaes.video.tiling.split(shape.height))
             for chunk in decode_frames(latents, vaes, target.blend, run):
                 watch.feed(chunk.pixels, finite=chunk.finite)
                 writer.put(chunk.pixels)
+                tail.put(chunk.pixels)
             found["video"] = watch.result(latent_std=figures["video"].std, synthetic=target.synthetic)
             warnings = refuse(found, "video_decode")
         with run.stage("mux"):
+            tail.finish()
             written = writer.finish()
+            tail.publish()
     return DecodedClip(written, shape, found, warnings)
 
 

@@ -237,6 +237,7 @@ class ResidentEngine:
             mux_stall_seconds=self.settings.timeout_mux,
             ffmpeg_loglevel=self._ffmpeg_loglevel,
             on_ffmpeg_line=self._on_ffmpeg_line,
+            tail=spec.tail,
         )
 
     def _clip(

@@ -2,7 +2,7 @@
 
 Pure numpy. Fed by `engine.chain` with one clip's sound at a time; the loudness rule comes after, over the whole.
 
-Sample of frame f: round(32000/24 f). A clip that gives frames [start, stop) and whose first `overlap` frames repeat what
+Sample of frame f: round(32000/24 f). A clip that gives [start, stop) and whose own first `overlap` frames repeat what
 lies before begins at the sample of start - overlap; what it has beyond stop is its surplus.
 
     old   ~~~~~~~~~~~~~~~~~~~|~surplus~        overlap: both sides are meant to be the same sound, so the weights
