@@ -1,13 +1,11 @@
-"""Features of recent prompts, least recently used out first, bounded by bytes.
+"""Features of recent prompts, and what they depend on.
 
-A key is all that features depend on: text pieces as written, the pixels of vision pieces, the encoder's weights and the
-preprocessing version. Shared results must not be written to. Not thread-safe: one engine, one thread. Fed and read by
-`conditioner`.
+A key is all of that: text pieces as written, the pixels of vision pieces, the encoder's weights and the preprocessing
+version. Fed and read by `conditioner`; what is kept and what goes is `bounded_cache`'s.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -15,6 +13,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from h3runtime.conditioning.bounded_cache import BoundedCache
 from h3runtime.conditioning.pieces import Piece
 from h3runtime.conditioning.vision_preprocess import PREPROCESSING_VERSION
 from h3runtime.core import TextFeatures
@@ -38,43 +37,11 @@ def prompt_key(pieces: Iterable[Piece], encoder: str) -> PromptKey:
     return PromptKey(text, images, encoder, PREPROCESSING_VERSION)
 
 
-class PromptCache:
-    """`bytes` never exceeds `max_bytes`; features larger than that are not kept. `hits` and `misses` count `get`."""
+class PromptCache(BoundedCache[PromptKey, TextFeatures]):
+    """Features by `PromptKey`, at most `max_bytes` of them."""
 
     def __init__(self, max_bytes: int) -> None:
-        self.max_bytes = max_bytes
-        self.bytes = 0
-        self.hits = 0
-        self.misses = 0
-        self._entries: OrderedDict[PromptKey, TextFeatures] = OrderedDict()
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def get(self, key: PromptKey) -> TextFeatures | None:
-        features = self._entries.get(key)
-        if features is None:
-            self.misses += 1
-            return None
-        self.hits += 1
-        self._entries.move_to_end(key)
-        return features
-
-    def put(self, key: PromptKey, features: TextFeatures) -> None:
-        replaced = self._entries.pop(key, None)
-        if replaced is not None:
-            self.bytes -= _bytes(replaced)
-        if _bytes(features) > self.max_bytes:
-            return
-        self._entries[key] = features
-        self.bytes += _bytes(features)
-        while self.bytes > self.max_bytes:
-            _, dropped = self._entries.popitem(last=False)
-            self.bytes -= _bytes(dropped)
-
-    def clear(self) -> None:
-        self._entries.clear()
-        self.bytes = 0
+        super().__init__(max_bytes, _bytes)
 
 
 def _bytes(features: TextFeatures) -> int:
