@@ -95,7 +95,7 @@ class Admission:
         return GenerateSpec(
             job_id=job_id,
             task=resolved.task,
-            prompt=body.prompt,
+            prompt=str(body.prompt),
             width=resolved.size.width,
             height=resolved.size.height,
             frames=resolved.frames,

@@ -177,7 +177,7 @@ def _spec(
     return GenerateSpec(
         job_id="command-line",
         task=resolved.task,
-        prompt=read.body.prompt,
+        prompt=str(read.body.prompt),
         width=resolved.size.width,
         height=resolved.size.height,
         frames=resolved.frames,

@@ -1,0 +1,60 @@
+"""The body of `POST /generate`: its fields, their types and the ranges that hold whatever else is in the request.
+
+    values    what single values must be          media     one medium, or a job's clip
+    inputs    keyframes, references, masks        options   format, diagnostics
+    tasks     the wide body, and one per task     words     errors as the client reads them
+    read      raw JSON -> a body and all that is wrong with it
+
+Nothing here opens a medium or knows the server; rules between fields are in `h3runtime.api.rules`.
+"""
+
+from h3runtime.api.request.inputs import KeyframeBody, MasksBody, MaskSpanBody, ReferenceBody
+from h3runtime.api.request.media import MEDIA, ContinueBody, MediaBody, SourceBody
+from h3runtime.api.request.options import DiagnosticsBody, FormatBody
+from h3runtime.api.request.read import NULLABLE, ReadBody, read_body
+from h3runtime.api.request.tasks import (
+    BODIES,
+    GUIDES,
+    INPUTS,
+    Fl2vaBody,
+    GenerateBody,
+    I2vaBody,
+    L2vaBody,
+    Ref2vaBody,
+    T2vaBody,
+    infer_task,
+    is_given,
+)
+from h3runtime.api.request.values import MAX_SEED, PROMPT_LEGAL, RANDOM_SEED, SHORT_EDGES, why_no_prompt
+
+__all__ = [
+    "BODIES",
+    "GUIDES",
+    "INPUTS",
+    "MAX_SEED",
+    "MEDIA",
+    "NULLABLE",
+    "PROMPT_LEGAL",
+    "RANDOM_SEED",
+    "SHORT_EDGES",
+    "ContinueBody",
+    "DiagnosticsBody",
+    "Fl2vaBody",
+    "FormatBody",
+    "GenerateBody",
+    "I2vaBody",
+    "KeyframeBody",
+    "L2vaBody",
+    "MaskSpanBody",
+    "MasksBody",
+    "MediaBody",
+    "ReadBody",
+    "Ref2vaBody",
+    "ReferenceBody",
+    "SourceBody",
+    "T2vaBody",
+    "infer_task",
+    "is_given",
+    "read_body",
+    "why_no_prompt",
+]
