@@ -138,6 +138,14 @@ class Keeper:
         """The network's estimate with kept content put back; this drives the sampler and is its history."""
         return denoised * self.mask + self.clean * (1.0 - self.mask)
 
+    def finish(self, made: Latents, content: Latents) -> Latents:
+        """The run's latents with those of mask 0 as they were given: updates bring them back but for a rounding."""
+        video, audio = self.streams.split(self.mask)
+        return Latents(
+            video=torch.where(video > 0, made.video, content.video.to(made.video)),
+            audio=torch.where(audio > 0, made.audio, content.audio.to(made.audio)),
+        )
+
     def injected(self, sigma: float) -> torch.Tensor:
         """Kept content as the network should see it at `sigma`: video at the conditions' level, audio clean."""
         video, audio = self.streams.split(self.clean)
