@@ -7,18 +7,24 @@ The field list is service-contract "prompt as an object"; the vocabularies are c
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 
+from h3runtime.api.prompt import examples
+
 MAX_PROMPT = 7000
 """Characters of the text that the model reads, assembled or given (service-contract, `prompt`)."""
+MAX_NAME = 200
 MAX_SHOTS = 64
 MAX_LINES = 32
 """Spoken lines of one shot."""
 MAX_LABELS = 64
 """Subjects, and lines of retention: more don't fit into MAX_PROMPT with anything to say about them."""
+LABEL = r"^<(Subject|Picture|Video|Audio) [1-9][0-9]{0,2}>$"
 
 TaskType = Literal[
     "keyframe completion",
@@ -28,27 +34,8 @@ TaskType = Literal[
     "audio reuse",
     "audio reference",
 ]
-Marker = Literal[
-    "fully_preserved",
-    "partially_preserved",
-    "attribute_transfer",
-    "weak_reference",
-    "fully_copy",
-    "partially_copy",
-    "reference",
-]
-
-
-def _not_blank(text: str) -> str:
-    if not text.strip():
-        raise _refused("is empty or only white space", f"1..{MAX_PROMPT} characters, not only white space")
-    return text
-
-
-def _one_line(text: str) -> str:
-    if not text.isprintable() or not text.strip() or any(bracket in text for bracket in "[]"):
-        raise _refused(f"{ascii(text)[:60]} is no name", "1..200 characters of one line, without square brackets")
-    return text
+VisualMarker = Literal["fully_preserved", "partially_preserved", "attribute_transfer", "weak_reference"]
+AudioMarker = Literal["fully_copy", "partially_copy", "reference", "weak_reference"]
 
 
 def _refused(message: str, legal: str) -> PydanticCustomError:
@@ -56,14 +43,59 @@ def _refused(message: str, legal: str) -> PydanticCustomError:
     return PydanticCustomError("prompt", "{text}", {"text": message, "legal": legal})
 
 
-def _listed(value: Any) -> Any:
-    """JSON has no tuples, and strict validation takes no list for one."""
-    return tuple(value) if isinstance(value, list) else value
+def _text(text: str) -> str:
+    legal = f"1..{MAX_PROMPT} characters, not only white space"
+    if not text.strip():
+        raise _refused("is empty or only white space", legal)
+    if len(text) > MAX_PROMPT:
+        raise _refused(f"has {len(text)} characters", legal)
+    return text
 
 
-Text = Annotated[str, Field(max_length=MAX_PROMPT), AfterValidator(_not_blank)]
-Name = Annotated[str, Field(max_length=200), AfterValidator(_one_line)]
-Label = Annotated[str, Field(max_length=40, pattern=r"^<(Subject|Picture|Video|Audio) [1-9][0-9]{0,2}>$")]
+def _name(text: str) -> str:
+    bracketed = any(bracket in text for bracket in "[]")
+    if not text.strip() or not text.isprintable() or len(text) > MAX_NAME or bracketed:
+        legal = f"1..{MAX_NAME} characters of one line, not only white space, without square brackets"
+        raise _refused(f"{ascii(text)[:60]} is no name", legal)
+    return text
+
+
+def _label(text: str) -> str:
+    if not re.fullmatch(LABEL, text):
+        raise _refused(f"{ascii(text)[:60]} is no label", "<Subject 1>, <Picture 1>, <Video 1>, <Audio 1>, ...")
+    return text
+
+
+def _given(value: Any) -> Any:
+    if value is None:
+        raise _refused("null is not a value here", "a value, or leave the field out")
+    return value
+
+
+def _list_of(least: int, most: int) -> Callable[[Any], Any]:
+    """Judges that a value is a list of so many; strict validation takes no JSON list for a tuple."""
+
+    def judged(value: Any) -> Any:
+        legal = f"a list of {least}..{most}"
+        if not isinstance(value, list | tuple):
+            raise _refused("is not a list", legal)
+        if not least <= len(value) <= most:
+            raise _refused(f"has {len(value)} entries", legal)
+        return tuple(value)
+
+    return judged
+
+
+def _unlike(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    if len(set(values)) < len(values):
+        raise _refused("names one twice", "each at most once")
+    return values
+
+
+Text = Annotated[str, AfterValidator(_text), Field(json_schema_extra={"minLength": 1, "maxLength": MAX_PROMPT})]
+Name = Annotated[str, AfterValidator(_name), Field(json_schema_extra={"minLength": 1, "maxLength": MAX_NAME})]
+Label = Annotated[str, AfterValidator(_label), Field(json_schema_extra={"pattern": LABEL})]
+Given = BeforeValidator(_given)
 
 
 class _Strict(BaseModel):
@@ -73,22 +105,24 @@ class _Strict(BaseModel):
 class SubjectBody(_Strict):
     """One line of `subject_definitions`."""
 
-    label: Label = Field(description="`<Subject 1>`, or the input itself: `<Picture 1>`, `<Video 1>`, `<Audio 1>`.")
-    description: Text = Field(description="What it is and which input shows it.")
+    label: Label = Field(description="`<Subject 1>`, or an input itself: `<Picture 1>`, `<Video 1>`, `<Audio 1>`.")
+    description: Text = Field(description="What it is, and which input shows it.")
 
 
 class RetentionBody(_Strict):
     """One line of `retention_analysis`: how much of a label the target keeps."""
 
     label: Label = Field(description="A label that `subjects` defines, or an input.")
-    shots: Annotated[tuple[Annotated[int, Field(ge=1, le=MAX_SHOTS)], ...], BeforeValidator(_listed)] = Field(
-        (), max_length=MAX_SHOTS, description="Numbers of the shots it appears in, from 1."
-    )
-    marker: Marker = Field(
+    shots: Annotated[
+        tuple[Annotated[int, Field(ge=1, le=MAX_SHOTS)], ...],
+        BeforeValidator(_list_of(0, MAX_SHOTS)),
+        AfterValidator(_unlike),
+    ] = Field((), description="Numbers of the shots it appears in, from 1.")
+    marker: VisualMarker | AudioMarker = Field(
         description="Of what is seen: fully_preserved, partially_preserved, attribute_transfer, weak_reference. "
         "Of `<Audio N>`: fully_copy, partially_copy, reference, weak_reference."
     )
-    note: Text | None = Field(None, description="What exactly is kept.")
+    note: Annotated[Text | None, Given] = Field(None, description="What exactly is kept.")
 
 
 class DialogueBody(_Strict):
@@ -96,10 +130,12 @@ class DialogueBody(_Strict):
 
     speaker: Name = Field(
         description="Who speaks: `(S1)`, `S1`, `the baker`, `the baker (S1)`, `<Subject 1>`, `both (S1,S2)`. A name "
-        "without a number gets the next free one, and the same in every shot."
+        "without a number gets the next free one, the same in every shot."
     )
-    language: Name | None = Field(None, description="Such as `English`. Needed where `dialogue` is `tag`.")
-    line: Text = Field(description="The exact words.")
+    language: Annotated[Name | None, Given] = Field(
+        None, description="Such as `English`. Needed where the prompt's `dialogue` is `tag`."
+    )
+    line: Text = Field(description="The exact words, without quotes or tags around them.")
     off_screen: bool = Field(False, description="A voiceover: nobody's lips move.")
 
 
@@ -107,30 +143,40 @@ class ShotBody(_Strict):
     """One shot."""
 
     description: Text = Field(
-        description="What is seen and heard. In a later shot it continues `the camera cuts to`, unless it begins with "
-        "`the camera` or `the shot` itself."
+        description="What is seen and heard. From the second shot on it continues `the camera cuts to`, unless it "
+        "names a transition itself (`the shot transitions to ...`)."
     )
-    at: float | None = Field(None, ge=0, description="Seconds at which it begins. Needed from the second shot on.")
-    dialogue: Annotated[tuple[DialogueBody, ...], BeforeValidator(_listed)] = Field((), max_length=MAX_LINES)
+    at: Annotated[float | None, Given] = Field(
+        None, ge=0, description="Seconds at which it begins. Needed from the second shot on; the first begins at 0."
+    )
+    dialogue: Annotated[tuple[DialogueBody, ...], BeforeValidator(_list_of(0, MAX_LINES))] = ()
 
 
 class PromptBody(_Strict):
     """A prompt by its parts, put into the text form that H3 was trained on; the job shows the text."""
 
-    style: Text | None = Field(None, description="Medium, look and composition; said ahead of the first shot.")
-    summary: Text | None = Field(None, description="Ref2VA only.")
-    task_types: Annotated[tuple[TaskType, ...], BeforeValidator(_listed)] = Field(
-        (), max_length=6, description="Ref2VA only: what is done with the references."
+    model_config = ConfigDict(json_schema_extra={"examples": [examples.BASE, examples.REF2VA]})
+
+    style: Annotated[Text | None, Given] = Field(
+        None, description="Medium, look, composition; said ahead of the first shot."
     )
-    subjects: Annotated[tuple[SubjectBody, ...], BeforeValidator(_listed)] = Field(
-        (), max_length=MAX_LABELS, description="Ref2VA only."
+    summary: Annotated[Text | None, Given] = Field(None, description="Ref2VA only.")
+    task_types: Annotated[
+        tuple[TaskType, ...], BeforeValidator(_list_of(0, len(TaskType.__args__))), AfterValidator(_unlike)
+    ] = Field((), description="Ref2VA only: what is done with the references.")
+    subjects: Annotated[tuple[SubjectBody, ...], BeforeValidator(_list_of(0, MAX_LABELS))] = Field(
+        (), description="Ref2VA only."
     )
-    retention: Annotated[tuple[RetentionBody, ...], BeforeValidator(_listed)] = Field(
-        (), max_length=MAX_LABELS, description="Ref2VA only."
+    retention: Annotated[tuple[RetentionBody, ...], BeforeValidator(_list_of(0, MAX_LABELS))] = Field(
+        (), description="Ref2VA only."
     )
-    shots: Annotated[tuple[ShotBody, ...], BeforeValidator(_listed)] = Field(min_length=1, max_length=MAX_SHOTS)
-    soundscape: Text | None = Field(None, description="Ambience and sounds, 1 to 4 sentences; absent: `N/A`.")
-    music: Text | None = Field(None, description="Music that nobody in the picture hears; absent: `N/A`.")
+    shots: Annotated[tuple[ShotBody, ...], BeforeValidator(_list_of(1, MAX_SHOTS))]
+    soundscape: Annotated[Text | None, Given] = Field(
+        None, description="Ambience and sounds, 1 to 4 sentences; absent: `N/A`."
+    )
+    music: Annotated[Text | None, Given] = Field(
+        None, description="Music that nobody in the picture hears; absent: `N/A`."
+    )
     dialogue: Literal["quoted", "tag"] = Field(
         "quoted", description="How lines are written: in double quotes, or as `<d>[Language] ...</d>`."
     )

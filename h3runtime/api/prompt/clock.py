@@ -1,0 +1,14 @@
+"""Times as prompts write them: `MM:SS.mmm` from the beginning of the clip (conditioning contract §7.2)."""
+
+from __future__ import annotations
+
+
+def milliseconds(seconds: float) -> int:
+    """What `written` can tell apart: two times that round to the same millisecond are one."""
+    return round(seconds * 1000)
+
+
+def written(seconds: float) -> str:
+    """`00:02.500` for 2.5."""
+    minutes, rest = divmod(milliseconds(seconds), 60_000)
+    return f"{minutes:02d}:{rest // 1000:02d}.{rest % 1000:03d}"
