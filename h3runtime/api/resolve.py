@@ -17,21 +17,38 @@ from h3runtime.packing.geometry import Size
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What the rules made of a request. Means nothing while the verdict holds offences."""
+    """What the rules made of a request. Means nothing while the verdict holds offences.
+
+    guide_frames: field of each guide (`first_frame`, `keyframes[1]`) -> its frame, in the order of the packed sequence.
+    """
 
     task: Task
     size: Size
     frames: int
+    guide_frames: Mapping[str, int]
 
 
 def resolve_request(
-    body: GenerateBody, pictures: Mapping[str, Size], max_area: int, max_frames: int, verdict: rules.Verdict
+    body: GenerateBody,
+    anchors: Mapping[str, Size],
+    max_area: int,
+    max_frames: int,
+    verdict: rules.Verdict,
+    source_frames: int | None = None,
 ) -> Resolved:
-    """`pictures`: upright sizes of those that could be opened. max_area in pixels, max_frames in frames."""
+    """Every rule that needs no server: length, task, guides, references, masks, canvas.
+
+    anchors: upright sizes of what could be opened and may give the canvas its aspect, the first of them the one that
+    does. max_area in pixels, max_frames in frames. source_frames: as `rules.judge_length` has it.
+    """
+    frames = rules.judge_length(body, max_frames, verdict, source_frames)
+    rules.judge_references(body, verdict)
+    rules.judge_masks(body, frames, verdict)
     return Resolved(
-        task=rules.judge_task(body, verdict),
-        size=rules.judge_canvas(body, pictures, max_area, verdict),
-        frames=rules.judge_length(body, max_frames, verdict),
+        task=rules.judge_task(body, frames, verdict),
+        size=rules.judge_canvas(body, anchors, max_area, verdict),
+        frames=frames,
+        guide_frames=rules.judge_guides(body, frames, verdict),
     )
 
 

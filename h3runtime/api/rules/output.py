@@ -1,0 +1,38 @@
+"""The name of the file that a clip is written to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from h3runtime.api.rules.verdict import Verdict
+
+SUFFIX = ".mp4"
+MAX_NAME_BYTES = 200
+"""Of 255 that file systems take: the rest is for the suffixes of what lies beside a clip."""
+
+
+def judge_output(name: str | None, outputs: Path, verdict: Verdict) -> None:
+    """A bare name below the output root, that can't lead anywhere else."""
+    if name is None:
+        return
+    legal = f"a bare file name ending in {SUFFIX}, at most {MAX_NAME_BYTES} bytes"
+    if (why := _why_no_name(name)) is not None:
+        verdict.refuse("output", f"{ascii(name)[:60]} {why}", legal)
+    elif (outputs / name).is_symlink():
+        verdict.refuse("output", f"{ascii(name)[:60]} is a symbolic link", legal)
+    elif (outputs / name).exists() and not (outputs / name).is_file():
+        verdict.refuse("output", f"{ascii(name)[:60]} is not a file", legal)
+
+
+def _why_no_name(name: str) -> str | None:
+    if any(character in name for character in "/\\") or name in ("", ".", ".."):
+        return "is a path, not a bare name"
+    if any(ord(character) < 32 or ord(character) == 127 for character in name):
+        return "holds a control character"
+    if name.startswith("."):
+        return "begins with a dot"
+    if not name.endswith(SUFFIX):
+        return f"does not end in {SUFFIX}"
+    if len(name.encode()) > MAX_NAME_BYTES:
+        return "is too long"
+    return None
