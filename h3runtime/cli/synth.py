@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from h3runtime.checkpoint.synthetic.synthesis import Order, Written
 
 FORMATS = ("nvfp4", "int8_convrot", "fp8_scaled", "bf16")
+PARTITIONS = {"fl2va": ("fl2va",), "ref2va": ("ref2va",), "both": ("fl2va", "ref2va")}
 MAX_SEED = 2**64 - 1
 LASTS = 15.0
 """Seconds after which a line in a file is worth it."""
@@ -29,8 +30,8 @@ def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "synth",
         help="write a complete set of made-up checkpoints in a published layout",
-        description="Write a transformer, a text encoder, both VAEs, a tokenizer and h3.env into DIR. The values are "
-        "random: tiny models by default, whose clips react to prompts and seeds, or the published sizes.",
+        description="Write a transformer (or both), a text encoder, both VAEs, a tokenizer and h3.env into DIR. The "
+        "values are random: tiny models by default, whose clips react to prompts and seeds, or the published sizes.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="Made if it isn't there.")
     parser.add_argument(
@@ -39,8 +40,14 @@ def add_parser(commands: Any) -> None:
         choices=FORMATS,
         help="How the transformer is stored. The encoder follows: nvfp4_awq, int8_convrot, else bf16.",
     )
+    parser.add_argument(
+        "--partition",
+        choices=PARTITIONS,
+        default="fl2va",
+        help="Which transformer: fl2va (T2VA, I2VA, L2VA and FL2VA), ref2va, or both for one server. Default: fl2va.",
+    )
     parser.add_argument("--unpruned", action="store_true", help="Full AdaLN with its timestep network.")
-    parser.add_argument("--full-size", action="store_true", help="The published sizes: 34 to 124 GB.")
+    parser.add_argument("--full-size", action="store_true", help="The published sizes: 34 to 124 GB, to 190 with both.")
     parser.add_argument("--seed", default="0", help="0..2^64-1. Default: 0.")
     parser.add_argument("--dry-run", action="store_true", help="Write the headers alone; tell the sizes.")
     parser.add_argument("--overwrite", action="store_true", help="Replace files of these names in DIR.")
@@ -53,7 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
     with Stopping():
         from h3runtime.checkpoint.synthetic.synthesis import Order
 
-        order = Order(arguments.format, not arguments.unpruned, arguments.full_size, seed)
+        partitions = PARTITIONS[arguments.partition]
+        order = Order(arguments.format, not arguments.unpruned, arguments.full_size, seed, partitions)
         facts = _make(arguments, order)
     print_result(facts, quiet=arguments.quiet)
     return 0
@@ -83,6 +91,7 @@ def _facts(
     told: dict[str, Any] = {
         "folder": str(folder.absolute()),
         "format": order.format,
+        "partitions": list(order.partitions),
         "pruned": order.pruned,
         "full_size": order.full_size,
         "seed": str(order.seed),

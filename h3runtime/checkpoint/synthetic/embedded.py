@@ -1,8 +1,8 @@
 """The embedded default: a tiny checkpoint set in the published layouts, made at first use into the user's cache.
 
-Four files and a tokenizer folder, about 20 MB, the same bytes on every machine for one version of the code. The folder
-is named after a hash of the code that makes it, so a new version makes a new set. Every file appears whole or not at
-all; two processes that race write the same bytes, and whoever renames last changes nothing.
+Both transformers, what they share, and a tokenizer folder, about 32 MB, the same bytes on every machine for one version
+of the code. The folder is named after a hash of the code that makes it, so a new version makes a new set. Every file
+appears whole or not at all; two processes that race write the same bytes, and whoever renames last changes nothing.
 
 The weights are random (see `recipes`): the clips are abstract, but every part of the pipeline does its real work and
 reacts to every input. Metadata says `h3runtime_synthetic`. Fed with a cache folder by the command line and the tests.
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from h3runtime.checkpoint.file import CONFIG_KEY
 from h3runtime.checkpoint.header import FILE
+from h3runtime.checkpoint.partition import FL2VA, REF2VA
 from h3runtime.checkpoint.sources import SYNTHETIC_KEY
 from h3runtime.checkpoint.synthetic import layouts
 from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
@@ -74,17 +75,19 @@ AUDIO_VAE = layouts.AudioVaeSizes(
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSet:
-    """Paths of everything an engine loads. `tokenizer` is a folder."""
+    """Paths of everything an engine loads. `transformer` is FL2VA's, `ref2va` Ref2VA's; `tokenizer` is a folder."""
 
     transformer: Path
+    ref2va: Path
     text_encoder: Path
     video_vae: Path
     audio_vae: Path
     tokenizer: Path
 
 
-def _members() -> tuple[MadeFile, MadeFile, MadeFile, MadeFile]:
-    return set_files("nvfp4", SetSizes(TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE), SEED, METADATA, TOLD)
+def _members() -> tuple[MadeFile, ...]:
+    sizes = SetSizes(TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE)
+    return set_files("nvfp4", sizes, SEED, METADATA, TOLD, (FL2VA, REF2VA))
 
 
 def embedded_set(cache_dir: Path) -> CheckpointSet:
@@ -107,8 +110,8 @@ def write_set(folder: Path) -> CheckpointSet:
         reason = os.strerror(error.errno).lower() if error.errno else "input/output error"
         message = f"the embedded model can't be written to the cache: {reason}"
         raise checkpoint_error(folder, [Offence(FILE, message, "a writable XDG_CACHE_HOME")]) from None
-    transformer, text_encoder, video_vae, audio_vae = (folder / member.name for member in members)
-    return CheckpointSet(transformer, text_encoder, video_vae, audio_vae, folder / TOKENIZER)
+    fl2va, ref2va, text_encoder, video_vae, audio_vae = (folder / member.name for member in members)
+    return CheckpointSet(fl2va, ref2va, text_encoder, video_vae, audio_vae, folder / TOKENIZER)
 
 
 @cache

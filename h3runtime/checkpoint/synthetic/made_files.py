@@ -1,4 +1,4 @@
-"""The four files of a made-up set as plans: name, shapes, recipe, storage, metadata; and writing the small ones.
+"""The files of a made-up set as plans: name, shapes, recipe, storage, metadata; and writing the small ones.
 
     MadeFile -> header and size without any value; `write` makes all values in memory, quantises them, writes them
 
@@ -9,12 +9,13 @@ sizes are planned here too, but written by `full_size`, which never holds a whol
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from h3runtime.checkpoint.partition import FL2VA, REF2VA
 from h3runtime.checkpoint.synthetic import layouts, published
 from h3runtime.checkpoint.synthetic.layouts import AudioVaeSizes, EncoderSizes, TransformerSizes, VideoVaeSizes
 from h3runtime.checkpoint.synthetic.published import SetFormat
@@ -25,6 +26,9 @@ from h3runtime.checkpoint.synthetic.recipes.transformer import transformer
 from h3runtime.checkpoint.synthetic.recipes.video_vae import video_vae
 from h3runtime.checkpoint.synthetic.storage import Storage, pack, stored_layout
 from h3runtime.checkpoint.writer import Described, encode_header, in_order, write_file
+
+APART: Mapping[str, int] = {FL2VA: 0, REF2VA: 1 << 63}
+"""Added to a set's seed: the partitions differ in their values alone (dit-contract §1.1)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,22 +81,20 @@ class SetSizes:
 
 
 def set_files(
-    kind: SetFormat, sizes: SetSizes, seed: int, mark: Mapping[str, str], encoder_config: Mapping[str, str]
-) -> tuple[MadeFile, MadeFile, MadeFile, MadeFile]:
-    """Transformer (pruned if its sizes have a curve), text encoder, video VAE, audio VAE of a set.
+    kind: SetFormat,
+    sizes: SetSizes,
+    seed: int,
+    mark: Mapping[str, str],
+    encoder_config: Mapping[str, str],
+    partitions: Sequence[str] = (FL2VA,),
+) -> tuple[MadeFile, ...]:
+    """A transformer for each partition (pruned if its sizes have a curve), text encoder, video VAE, audio VAE of a set.
 
     mark: metadata of every file. encoder_config: further metadata of the encoder's.
     """
     stored = published.SETS[kind]
-    pruned = sizes.transformer.curve is not None
     return (
-        MadeFile(
-            published.transformer_name(kind, pruned=pruned),
-            layouts.transformer_shapes(sizes.transformer),
-            transformer(seed, sizes.transformer.layers),
-            stored.pruned if pruned else stored.unpruned,
-            mark,
-        ),
+        *(_transformer_file(kind, sizes.transformer, seed, mark, partition) for partition in partitions),
         MadeFile(
             published.encoder_name(stored.encoder_name),
             layouts.encoder_shapes(sizes.text_encoder),
@@ -114,4 +116,17 @@ def set_files(
             published.AUDIO_VAE_FP32,
             mark,
         ),
+    )
+
+
+def _transformer_file(
+    kind: SetFormat, sizes: TransformerSizes, seed: int, mark: Mapping[str, str], partition: str
+) -> MadeFile:
+    stored, pruned = published.SETS[kind], sizes.curve is not None
+    return MadeFile(
+        published.transformer_name(kind, partition, pruned=pruned),
+        layouts.transformer_shapes(sizes),
+        transformer((seed + APART[partition]) % (1 << 64), sizes.layers),
+        stored.pruned if pruned else stored.unpruned,
+        mark,
     )

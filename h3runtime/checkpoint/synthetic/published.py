@@ -117,9 +117,9 @@ SETS: Mapping[SetFormat, SetStorages] = {
 }
 
 
-def transformer_name(kind: SetFormat, *, pruned: bool) -> str:
-    """The published file name of the FL2VA partition (checkpoint-formats §1)."""
-    return f"minimax_h3_fl2va_{'pruned_' if pruned else ''}{kind}.safetensors"
+def transformer_name(kind: SetFormat, partition: str, *, pruned: bool) -> str:
+    """The published file name of that partition, `fl2va` or `ref2va` (checkpoint-formats §1)."""
+    return f"minimax_h3_{partition}_{'pruned_' if pruned else ''}{kind}.safetensors"
 
 
 def encoder_name(storage_name: str) -> str:

@@ -1,12 +1,13 @@
 """`h3runtime synth`'s work: a complete made-up set in a folder, tiny or at the published sizes.
 
-    DIR/minimax_h3_fl2va_[pruned_]<format>.safetensors      DIR/tokenizer/      DIR/h3.env       DIR/SYNTHETIC
+    DIR/minimax_h3_{fl2va,ref2va}_[pruned_]<format>.safetensors     DIR/tokenizer/     DIR/h3.env     DIR/SYNTHETIC
     DIR/qwen3vl_32b_minimax_h3_<format>.safetensors         DIR/minimax_h3_{video_vae_fp16,audio_vae_fp32}.safetensors
                                                             DIR/SHA256SUMS
 
-A set appears whole or not at all (`staging`). Tiny files are made by `made_files` and say in their metadata that they
-are synthetic; files of the published sizes are streamed by `full_size`, have the published header and are listed in
-`SYNTHETIC`. The tokenizer is `byte_tokenizer`'s, since the published one isn't ours to write.
+One transformer or both, as ordered; each has the same bytes either way. A set appears whole or not at all (`staging`).
+Tiny files are made by `made_files` and say in their metadata that they are synthetic; files of the published sizes are
+streamed by `full_size`, have the published header and are listed in `SYNTHETIC`. The tokenizer is `byte_tokenizer`'s,
+since the published one isn't ours to write.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from pathlib import Path
 
 from h3runtime.checkpoint import synthetic_mark
 from h3runtime.checkpoint.expected import SUMS_NAME, write_sums
+from h3runtime.checkpoint.partition import FL2VA
 from h3runtime.checkpoint.synthetic import layouts
 from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.synthetic.embedded import METADATA, TOKENIZER, TOLD, VIDEO_VAE
@@ -30,11 +32,13 @@ from h3runtime.checkpoint.synthetic.recipes.audio_vae import FULL_STREAM
 from h3runtime.checkpoint.synthetic.staging import staged
 from h3runtime.checkpoint.writer import write_whole
 from h3runtime.errors import DiskFull, Offence, invalid
+from h3runtime.settings import PARTITION_PATHS, variable
 
 OnBytes = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 ENV_NAME = "h3.env"
-VARIABLES = ("H3_MODEL_PATH", "H3_TEXT_ENCODER_PATH", "H3_VIDEO_VAE_PATH", "H3_AUDIO_VAE_PATH")
+SHARED = ("H3_TEXT_ENCODER_PATH", "H3_VIDEO_VAE_PATH", "H3_AUDIO_VAE_PATH")
+"""Variables of what both transformers share."""
 UNQUOTABLE = "'\"\\$`"
 """Characters that a shell and the reader of `--config` don't take alike, even in quotes."""
 SMALL_FILES = 1 << 20
@@ -74,12 +78,13 @@ Features aren't as wide as the transformer: ComfyUI takes such for refined alrea
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to make."""
+    """What to make. partitions: the transformers, in the order in which the engine loads them."""
 
     format: SetFormat
     pruned: bool = True
     full_size: bool = False
     seed: int = 0
+    partitions: tuple[str, ...] = (FL2VA,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +97,13 @@ class Written:
     sha256: str
 
 
-def plan(order: Order) -> tuple[MadeFile, MadeFile, MadeFile, MadeFile]:
-    """The four files: transformer, text encoder, video VAE, audio VAE."""
+def plan(order: Order) -> tuple[MadeFile, ...]:
+    """The files: transformers, text encoder, video VAE, audio VAE."""
     sizes = FULL if order.full_size else TINY
     if not order.pruned:
         sizes = replace(sizes, transformer=replace(sizes.transformer, curve=None))
-    if order.full_size:
-        return set_files(order.format, sizes, order.seed, {}, {})
-    return set_files(order.format, sizes, order.seed, METADATA, TOLD)
+    mark, told = ({}, {}) if order.full_size else (METADATA, TOLD)
+    return set_files(order.format, sizes, order.seed, mark, told, order.partitions)
 
 
 def write_headers(folder: Path, order: Order, *, overwrite: bool) -> tuple[Written, ...]:
@@ -114,7 +118,7 @@ def write_headers(folder: Path, order: Order, *, overwrite: bool) -> tuple[Writt
 def write_set(folder: Path, order: Order, *, overwrite: bool, on_bytes: OnBytes, threads: int) -> tuple[Written, ...]:
     """The whole set. OutputExists, DiskFull and InvalidRequest say what is in the way before anything is written."""
     files = plan(order)
-    variables = environment(folder, files)
+    variables = environment(folder, files, order.partitions)
     names = _headers(files) | {TOKENIZER: None, ENV_NAME: None}
     with staged(folder, names, overwrite=overwrite) as stage:
         _require_space(folder, files)
@@ -157,7 +161,7 @@ def _write_files(
     return sums
 
 
-def environment(folder: Path, files: Sequence[MadeFile]) -> str:
+def environment(folder: Path, files: Sequence[MadeFile], partitions: Sequence[str] = (FL2VA,)) -> str:
     """`h3.env`: lines that a shell and `--config` read alike. InvalidRequest for a folder whose name they wouldn't.
 
     Paths are quoted only where a shell needs it, for those who split lines at `=` themselves.
@@ -168,7 +172,8 @@ def environment(folder: Path, files: Sequence[MadeFile]) -> str:
         raise invalid(
             [Offence("DIR", told, "a path without quotes, backslashes, dollars, backquotes, control characters")]
         )
-    paths = dict(zip(VARIABLES, (f"{whole}/{file.name}" for file in files), strict=True))
+    names = (*(variable(PARTITION_PATHS[partition]) for partition in partitions), *SHARED)
+    paths = dict(zip(names, (f"{whole}/{file.name}" for file in files), strict=True))
     paths["H3_TOKENIZER_PATH"] = f"{whole}/{TOKENIZER}"
     return "".join(f"{name}={shlex.quote(path)}\n" for name, path in paths.items())
 
