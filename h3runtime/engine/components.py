@@ -17,7 +17,7 @@ from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile
 from h3runtime.checkpoint.header import FILE
-from h3runtime.checkpoint.partition import FL2VA, contradicts
+from h3runtime.checkpoint.partition import FL2VA, REF2VA, contradicts
 from h3runtime.checkpoint.qkv_order import QkvSwitch
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.checkpoint.tensor_file import checkpoint_error
@@ -26,7 +26,7 @@ from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.errors import CheckpointError, Offence
-from h3runtime.settings import Settings
+from h3runtime.settings import PARTITION_PATHS, Settings, variable
 from h3runtime.vae.audio_config import AudioVaeConfig
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.tiling import Tiling
@@ -34,8 +34,8 @@ from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_vae import VideoVae
 
 Builder = Callable[[CheckpointFile], nn.Module]
-TASKS: Mapping[str, str] = {FL2VA: "T2VA, I2VA, L2VA and FL2VA"}
-"""What a partition serves (conditioning contract §3)."""
+NEED: Mapping[str, str] = {FL2VA: "T2VA, I2VA, L2VA and FL2VA need", REF2VA: "Ref2VA needs"}
+"""What a partition serves (conditioning contract §3), before its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class Part:
 
 def _wrong_partition(wanted: str) -> Offence:
     """Nothing but its name can tell, so whoever knows better renames it."""
-    message = f"is named after the other partition, but {TASKS[wanted]} need {wanted}"
+    message = f"is named after the other partition, but {NEED[wanted]} {wanted} in {variable(PARTITION_PATHS[wanted])}"
     return Offence(FILE, message, f"the {wanted} file; rename it if only its name is wrong")
 
 

@@ -75,7 +75,7 @@ def decode(
 
 def _vaes(settings: Settings, job: DecodeJob, latents: Latents, device: torch.device, on_progress: OnProgress) -> Vaes:
     linear, _ = choose_linear(settings.linear, device)
-    vaes = Loader(settings, model_paths(settings, VAE_PATHS), device, linear, on_progress).vaes()
+    vaes = Loader(settings, model_paths(settings, (), VAE_PATHS), device, linear, on_progress).vaes()
     _require_channels(job.latents, latents.video.shape[1], latents.audio.shape[1], vaes)
     return vaes
 
@@ -105,7 +105,7 @@ def _target(job: DecodeJob, clip: Path, vaes: Vaes, settings: Settings) -> ClipT
         scratch=clip.parent,
         encode=job.encode,
         overwrite=job.overwrite,
-        synthetic=vaes.facts[0].synthetic,
+        synthetic=any(part.synthetic for part in vaes.facts),
         blend=settings.vae_blend,
         mux_stall_seconds=settings.timeout_mux,
         ffmpeg_loglevel=job.ffmpeg_loglevel,

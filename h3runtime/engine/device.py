@@ -67,6 +67,14 @@ class PeakMeter:
         return self._every_stage or stage == "sampling"
 
 
+def free_bytes(device: torch.device) -> int:
+    """Bytes that new weights can have there; 0 if unknown. A device that shares the host's memory has what the host
+    has: CUDA counts the page cache as taken, which the kernel gives back."""
+    if device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated:
+        return int(torch.cuda.mem_get_info(device)[0])
+    return memory.available_bytes()
+
+
 def memory_facts(device: torch.device) -> dict[str, int]:
     """What `/ready` shows: bytes available to the host, and the device's own total and free where it has its own."""
     facts = {"host_available_bytes": memory.available_bytes(), "host_resident_bytes": memory.resident_bytes()}

@@ -7,7 +7,6 @@ command line.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -24,13 +23,13 @@ from h3runtime.checkpoint.hashing import remembered, sha256_of
 from h3runtime.checkpoint.load import judge, judge_scales
 from h3runtime.checkpoint.renaming import our_names
 from h3runtime.checkpoint.report import FileReport, describe, describe_other
-from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.checkpoint.sources import open_source
 from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
 from h3runtime.checkpoint.verify import Verification
 from h3runtime.engine.components import Part, part_of
-from h3runtime.engine.device import choose_device, memory_facts
+from h3runtime.engine.device import choose_device, free_bytes
 from h3runtime.engine.resident import COMPUTE_DTYPE
+from h3runtime.engine.room import resident_bytes
 from h3runtime.settings import Settings, default_cache_dir
 
 OnBytes = Callable[[int, int], None]
@@ -159,7 +158,6 @@ def _machine(module: nn.Module, file: CheckpointFile, part: Part, settings: Sett
     if part.component == "transformer":
         chosen, reason = choose_attention(settings.attention, place.device)
         attention = Backend(None, chosen.name, chosen.grade, reason)
-    memory = memory_facts(place.device)
     return Machine(
         device=str(place.device),
         name=place.name,
@@ -167,24 +165,8 @@ def _machine(module: nn.Module, file: CheckpointFile, part: Part, settings: Sett
         linear=tuple(Backend(kind, linear.name, linear.grade, why) for kind in kinds),
         attention=attention,
         resident_bytes=resident_bytes(module, file, part.rule),
-        free_bytes=memory.get("device_free_bytes", memory["host_available_bytes"]),
+        free_bytes=free_bytes(place.device),
     )
-
-
-def resident_bytes(module: nn.Module, file: CheckpointFile, rule: LoadRule) -> int:
-    """Of everything that the model takes from the file: quantised layers as stored, the rest in the rule's dtype."""
-    total = 0
-    for name in module.state_dict():
-        entry = file.entries.get(name)
-        if entry is None or rule.ignores(name):
-            continue
-        layer = file.layers.get(name.removesuffix(".weight"))
-        if layer is not None:
-            total += entry.nbytes + sum(file.entries[s].nbytes for s in layer.sidecars)
-        else:
-            cast = rule.cast if rule.cast is not None and entry.dtype.is_floating_point else entry.dtype
-            total += math.prod(entry.shape) * cast.itemsize
-    return total
 
 
 def _plain(value: Any) -> Any:

@@ -1,12 +1,13 @@
 """Checkpoint files -> finished models on one device, each byte read once and known to be the right one.
 
 The models say what they need, `checkpoint` checks and fills them; what is left to do here is the order, the figures and
-the questions that need two files at once (does this encoder feed that transformer?). Read by `resident`.
+the questions that need several files at once (does this encoder feed both transformers, is there room for all?). Read
+by `resident`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +24,16 @@ from h3runtime.checkpoint.stream import Reading
 from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.checkpoint.verify import Verification, Verified
 from h3runtime.conditioning.encoder import TextEncoder
-from h3runtime.core import ComponentFacts, OnProgress
+from h3runtime.core import ComponentFacts, OnProgress, Task
+from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
-from h3runtime.engine import components
-from h3runtime.engine.components import Part
-from h3runtime.engine.load_meter import LoadMeter
+from h3runtime.engine import components, room
+from h3runtime.engine.components import NEED, Part
+from h3runtime.engine.device import free_bytes
+from h3runtime.engine.load_meter import LoadMeter, Portion
 from h3runtime.engine.paths import ModelPaths
-from h3runtime.errors import CheckpointError, Offence, encodable
-from h3runtime.settings import Settings, default_cache_dir
+from h3runtime.errors import CheckpointError, InvalidRequest, Offence, encodable, invalid
+from h3runtime.settings import PARTITION_PATHS, Settings, default_cache_dir, variable
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
 
@@ -51,45 +54,96 @@ class Vaes:
 
 @dataclass(frozen=True, slots=True)
 class Models:
-    """Everything resident. `facts` are in the order of loading: transformer, text encoder, video VAE, audio VAE.
+    """Everything resident. `facts` are in the order of loading: transformers, text encoder, video VAE, audio VAE.
 
-    warnings: what is odd about the files and no reason to refuse them.
+    transformers: by partition, one or both. warnings: what is odd about the files and no reason to refuse them.
     """
 
-    transformer: Dit
+    transformers: Mapping[str, Dit]
     text_encoder: TextEncoder
     vaes: Vaes
     facts: tuple[ComponentFacts, ...]
     warnings: tuple[str, ...] = ()
 
+    def transformer_of(self, task: Task) -> Dit:
+        """The one whose weights are for `task`; InvalidRequest, naming the setting, if it isn't loaded."""
+        found = self.transformers.get(task.runs_on)
+        if found is None:
+            raise _not_loaded(task, self.transformers)
+        return found
+
+    def facts_of(self, component: str) -> ComponentFacts:
+        """Of a component that there is one of."""
+        (found,) = (part for part in self.facts if part.component == component)
+        return found
+
+    def made_up(self, task: Task | None = None) -> bool:
+        """Whether the transformer that `task` runs on has made-up weights; any that is loaded, without a task."""
+        return any(
+            part.synthetic
+            for part in self.facts
+            if part.partition is not None and (task is None or part.partition == task.runs_on)
+        )
+
+
+def _not_loaded(task: Task, loaded: Mapping[str, Dit]) -> InvalidRequest:
+    field = variable(PARTITION_PATHS[task.runs_on])
+    told = f"{NEED[task.runs_on]} the {task.runs_on} transformer, which isn't loaded: {field} names its file"
+    return invalid([Offence("task", told, ", ".join(other for other in Task if other.runs_on in loaded))])
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A part whose header is without fault: bytes of its files, bytes of what it leaves resident, its model's sizes."""
+
+    part: Part
+    file_bytes: int
+    resident_bytes: int
+    config: Any
+
+    def weights(self) -> room.Weights:
+        name = self.part.partition or self.part.component.replace("_", " ")
+        return room.Weights(name, self.part.path.name, self.resident_bytes, self.part.partition)
+
 
 OpenVerification = Callable[[CheckpointFile], Verification]
 
 
-def require_loadable(parts: Sequence[Part], verification: OpenVerification) -> dict[str, int]:
+def require_loadable(parts: Sequence[Part], verification: OpenVerification) -> list[Judged]:
     """Every header against its model, and every remembered digest, before any data is read, and all faults of all files
-    at once: with real weights the last file is minutes away. Returns the files' bytes by component."""
+    at once: with real weights the last file is minutes away."""
     faults: list[CheckpointError] = []
-    sizes: dict[str, int] = {}
+    found: list[Judged] = []
     for part in parts:
         try:
-            with part.open() as file:
-                sizes[part.component] = file.size
-                verification(file).judge()
-                offences = list(judge(part.on_meta(file), file, part.rule))
-            if offences:
-                raise checkpoint_error(part.path, offences)
+            found.append(_judged(part, verification))
         except CheckpointError as error:
             faults.append(error)
     if faults:
         raise CheckpointError("; ".join(e.message for e in faults), [o for e in faults for o in e.offences])
-    return sizes
+    return found
+
+
+def _judged(part: Part, verification: OpenVerification) -> Judged:
+    with part.open() as file:
+        verification(file).judge()
+        module: Any = part.on_meta(file)
+        offences = list(judge(module, file, part.rule))
+        if offences:
+            raise checkpoint_error(part.path, offences)
+        return Judged(part, file.size, room.resident_bytes(module, file, part.rule), module.config)
 
 
 def checkpoint_name(facts: Sequence[ComponentFacts]) -> str:
     """Names all that is loaded, the first file by name: another file of any component gives another."""
-    digest = sha256_of_parts({part.component: part.sha256 for part in facts})
+    digest = sha256_of_parts({_key(part): part.sha256 for part in facts})
     return f"{facts[0].file}:{digest[:SHOWN_DIGITS]}"
+
+
+def _key(part: ComponentFacts) -> str:
+    """Of what both partitions share, and of FL2VA's transformer, as in sets that have no other: these keep the names
+    under which jobs were admitted."""
+    return part.component if part.partition in (None, FL2VA) else f"{part.component}:{part.partition}"
 
 
 class Loader:
@@ -109,18 +163,26 @@ class Loader:
         self._warnings: list[str] = []
 
     def models(self, compute_dtype: torch.dtype) -> Models:
-        """All four components. CheckpointError names the files and every tensor that is wrong."""
-        (transformer, encoder, video, audio), facts = self._load_all(self._all_parts(compute_dtype))
-        assert isinstance(transformer, Dit) and isinstance(encoder, TextEncoder)
-        assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
-        vaes = Vaes(video, audio, facts[2:])
-        require_matching(transformer, encoder, vaes, self.paths)
-        return Models(transformer, encoder, vaes, facts, tuple(self._warnings))
+        """All components. CheckpointError names the files and every tensor that is wrong; with SettingsError, before
+        any data is read, what doesn't fit together or into memory."""
+        judged = require_loadable(self._all_parts(compute_dtype), self._verification)
+        require_matching(judged)
+        self._require_room(judged, compute_dtype)
+        modules, facts = self._load_all(judged)
+        *transformers, encoder, video, audio = modules
+        assert isinstance(encoder, TextEncoder) and isinstance(video, VideoVae) and isinstance(audio, AudioVae)
+        vaes = Vaes(video, audio, facts[len(transformers) + 1 :])
+        return Models(_by_partition(judged, transformers), encoder, vaes, facts, tuple(self._warnings))
 
     def vaes(self) -> Vaes:
-        (video, audio), facts = self._load_all(self._vae_parts())
+        (video, audio), facts = self._load_all(require_loadable(self._vae_parts(), self._verification))
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         return Vaes(video, audio, facts)
+
+    def _require_room(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
+        configs = [found.config for found in judged if found.part.component == "transformer"]
+        working = max(room.working_bytes(config, compute_dtype) for config in configs)
+        room.require_room([found.weights() for found in judged], working, free_bytes(self.device), self.device)
 
     def require_finite(self, compute_dtype: torch.dtype) -> None:
         """After a run whose numbers were not: CheckpointError if a file's own are the reason, naming every tensor.
@@ -137,7 +199,10 @@ class Loader:
 
     def _all_parts(self, compute_dtype: torch.dtype) -> tuple[Part, ...]:
         return (
-            components.transformer(self.paths.transformer, self.settings, compute_dtype, FL2VA),
+            *(
+                components.transformer(path, self.settings, compute_dtype, partition)
+                for partition, path in self.paths.transformers.items()
+            ),
             components.text_encoder(self.paths.text_encoder),
             *self._vae_parts(),
         )
@@ -146,9 +211,13 @@ class Loader:
         video = components.video_vae(self.paths.video_vae, self.settings)
         return video, components.audio_vae(self.paths.audio_vae)
 
-    def _load_all(self, parts: Sequence[Part]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
-        meter = LoadMeter(require_loadable(parts, self._verification), self._on_progress)
-        loaded = [self._load(part, meter) for part in parts]
+    def _load_all(self, judged: Sequence[Judged]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
+        portions = [Portion(found.part.component, found.part.partition, found.file_bytes) for found in judged]
+        meter = LoadMeter(portions, self._on_progress)
+        loaded = []
+        for index, found in enumerate(judged):
+            meter.begin(index)
+            loaded.append(self._load(found.part, meter))
         return [module for module, _ in loaded], tuple(facts for _, facts in loaded)
 
     def _verification(self, file: CheckpointFile) -> Verification:
@@ -156,7 +225,6 @@ class Loader:
         return Verification(file.parts, full=full, cache_dir=default_cache_dir(), made_up=file.synthetic)
 
     def _load(self, part: Part, meter: LoadMeter) -> tuple[nn.Module, ComponentFacts]:
-        meter.begin(part.component)
         with part.open() as file:
             module = part.on_meta(file)
             verification = self._verification(file)
@@ -187,18 +255,35 @@ def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verif
     )
 
 
-def require_matching(transformer: Dit, encoder: TextEncoder, vaes: Vaes, paths: ModelPaths) -> None:
-    """CheckpointError listing every pair of files whose widths don't meet."""
-    config = transformer.config
-    pairs = [
-        (paths.text_encoder, "hidden size", encoder.config.hidden, config.text_dim),
-        (paths.video_vae, "latent channels", vaes.video.config.latent_channels, config.channels),
-        (paths.audio_vae, "latent channels", vaes.audio.config.latent_channels, config.audio_channels),
-    ]
+def _by_partition(judged: Sequence[Judged], transformers: Sequence[nn.Module]) -> dict[str, Dit]:
+    """They come first among what was judged."""
+    found = {}
+    for first, module in zip(judged[: len(transformers)], transformers, strict=True):
+        assert isinstance(module, Dit) and first.part.partition is not None
+        found[first.part.partition] = module
+    return found
+
+
+def require_matching(judged: Sequence[Judged]) -> None:
+    """CheckpointError listing every pair of files whose widths don't meet, of all transformers with all they share."""
+    transformers = [found for found in judged if found.part.component == "transformer"]
     offences = [
-        Offence(path.name, f"{what} {has}, but {paths.transformer.name} wants {wants}", str(wants))
-        for path, what, has, wants in pairs
+        Offence(other.part.path.name, f"{what} {has}, but {transformer.part.path.name} wants {wants}", str(wants))
+        for transformer in transformers
+        for other in judged
+        for what, has, wants in _widths(other, transformer.config)
         if has != wants
     ]
     if offences:
         raise CheckpointError("; ".join(f"{o.field}: {o.message}" for o in offences), offences)
+
+
+def _widths(other: Judged, transformer: DitConfig) -> Iterator[tuple[str, int, int]]:
+    """What, how much `other` has of it, and how much the transformer wants."""
+    match other.part.component:
+        case "text_encoder":
+            yield "hidden size", other.config.hidden, transformer.text_dim
+        case "video_vae":
+            yield "latent channels", other.config.latent_channels, transformer.channels
+        case "audio_vae":
+            yield "latent channels", other.config.latent_channels, transformer.audio_channels

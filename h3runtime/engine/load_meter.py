@@ -6,33 +6,43 @@ Fed by `load` with positions in the component's files, whether their bytes becom
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from h3runtime.core import LoadProgress, OnProgress, Progress
 
 REPORT_SECONDS = 0.2
 
 
-class LoadMeter:
-    """sizes: bytes of each component's files, in the order of loading."""
+@dataclass(frozen=True, slots=True)
+class Portion:
+    """A component to be read, `partition` of a transformer, and the bytes of its files."""
 
-    def __init__(self, sizes: Mapping[str, int], on_progress: OnProgress) -> None:
-        self._sizes, self._on_progress = sizes, on_progress
-        self._names = list(sizes)
-        self._in_all = max(1, sum(sizes.values()))
+    component: str
+    partition: str | None
+    bytes: int
+
+
+class LoadMeter:
+    """portions: in the order of loading."""
+
+    def __init__(self, portions: Sequence[Portion], on_progress: OnProgress) -> None:
+        self._portions, self._on_progress = portions, on_progress
+        self._in_all = max(1, sum(portion.bytes for portion in portions))
         self._before = self._index = 0
         self._began = self._told = time.monotonic()
 
-    def begin(self, component: str) -> None:
-        """Its files are opened now; those before it in the order are done."""
-        self._index = self._names.index(component)
-        self._before = sum(self._sizes[name] for name in self._names[: self._index])
+    def begin(self, index: int) -> None:
+        """The files of that portion are opened now; those before it are done."""
+        self._index = index
+        self._before = sum(portion.bytes for portion in self._portions[:index])
         self._began = time.monotonic()
         self._tell(0)
 
     def at(self, position: int) -> None:
         """So many bytes of the component's files lie behind."""
-        if position >= self._sizes[self._names[self._index]] or time.monotonic() - self._told >= REPORT_SECONDS:
+        is_end = position >= self._portions[self._index].bytes
+        if is_end or time.monotonic() - self._told >= REPORT_SECONDS:
             self._tell(position)
 
     def _tell(self, position: int) -> None:
@@ -40,6 +50,7 @@ class LoadMeter:
         seconds = self._told - self._began
         done = self._before + position
         rate = position / seconds if seconds > 0 else 0.0
-        loading = LoadProgress(self._names[self._index], done, self._in_all, rate)
+        portion = self._portions[self._index]
+        loading = LoadProgress(portion.component, done, self._in_all, rate, portion.partition)
         fraction = min(1.0, done / self._in_all)
-        self._on_progress(Progress("loading", self._index, len(self._names), fraction, loading=loading))
+        self._on_progress(Progress("loading", self._index, len(self._portions), fraction, loading=loading))

@@ -1,4 +1,9 @@
-"""Which files an engine loads: the ones the settings name, or the embedded set when they name none."""
+"""Which files an engine loads: the ones the settings name, or the embedded set when they name none.
+
+H3_MODEL_PATH         FL2VA transformer  \\  each with its own tasks; either may be given alone, and then
+H3_REF2VA_MODEL_PATH  Ref2VA transformer /  the other one's tasks aren't served
+the other four        text encoder, both VAEs and tokenizer, which both transformers share
+"""
 
 from __future__ import annotations
 
@@ -8,14 +13,17 @@ from pathlib import Path
 
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.partition import FL2VA, REF2VA
 from h3runtime.checkpoint.synthetic.embedded import embedded_set
+from h3runtime.engine.components import NEED
 from h3runtime.errors import Offence, SettingsError
-from h3runtime.settings import Settings, default_cache_dir, variable
+from h3runtime.settings import PARTITION_PATHS, Settings, default_cache_dir, variable
 
-ALL_PATHS = ("model_path", "text_encoder_path", "video_vae_path", "audio_vae_path", "tokenizer_path")
+ALL_PARTITIONS = tuple(PARTITION_PATHS)
 VAE_PATHS = ("video_vae_path", "audio_vae_path")
+SHARED_PATHS = ("text_encoder_path", *VAE_PATHS, "tokenizer_path")
 COMPONENTS: Mapping[str, Component] = {
-    "model_path": "transformer",
+    **dict.fromkeys(PARTITION_PATHS.values(), "transformer"),
     "text_encoder_path": "text_encoder",
     "video_vae_path": "video_vae",
     "audio_vae_path": "audio_vae",
@@ -24,9 +32,12 @@ COMPONENTS: Mapping[str, Component] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelPaths:
-    """One file, or one folder of files, a component; `tokenizer` is a folder. `embedded`: the synthesised default."""
+    """One file, or one folder of files, a component; `tokenizer` is a folder. `embedded`: the synthesised default.
 
-    transformer: Path
+    transformers: by partition, in the order of loading; those that are served.
+    """
+
+    transformers: Mapping[str, Path]
     text_encoder: Path
     video_vae: Path
     audio_vae: Path
@@ -34,28 +45,71 @@ class ModelPaths:
     embedded: bool
 
 
-def model_paths(settings: Settings, needed: Sequence[str] = ALL_PATHS) -> ModelPaths:
-    """What the settings name; all of `needed` from the embedded set if they name none of them.
+def model_paths(
+    settings: Settings, partitions: Sequence[str] = ALL_PARTITIONS, shared: Sequence[str] = SHARED_PATHS
+) -> ModelPaths:
+    """What the settings name of what is asked for; all of it from the embedded set if they name none of it.
 
-    A part of a set is completed from the embedded one only if its own weights are made up as well: real weights beside
-    made-up ones would give noise without an error. SettingsError names what is missing, CheckpointError what is broken.
+    A transformer that is named is served, with or without the other one. A set with another part missing is completed
+    from the embedded one only if its own weights are made up as well: real weights beside made-up ones would give noise
+    without an error. SettingsError names what is missing, CheckpointError what is broken.
     """
-    given = {name: path for name in needed if (path := getattr(settings, name)) is not None}
-    missing = [name for name in needed if name not in given]
+    fields = [PARTITION_PATHS[partition] for partition in partitions]
+    given = {name: path for name in (*fields, *shared) if (path := getattr(settings, name)) is not None}
+    transformers = [name for name in fields if name in given]
+    _require_two_files([given[name] for name in transformers])
+    if fields and not transformers:
+        _require_none_named(settings, partitions)
+    wanted = transformers or fields
+    missing = [name for name in (*wanted, *shared) if name not in given]
     if not missing:
         return _paths(given, embedded=False)
-    made_up = [_is_synthetic(name, path, settings) for name, path in given.items() if name in COMPONENTS]
-    if not all(made_up):
-        why = "not set, while other checkpoint paths are"
-        offences = [Offence(variable(name), why, "all of them or none") for name in missing]
-        raise SettingsError(f"{', '.join(o.field for o in offences)}: {why}", offences)
-    return _paths(_embedded() | given, embedded=not given)
+    if not all(_is_synthetic(name, path, settings) for name, path in given.items() if name in COMPONENTS):
+        raise _half_a_set(missing, wanted)
+    embedded = _embedded()
+    return _paths({name: given.get(name, embedded[name]) for name in (*wanted, *shared)}, embedded=not given)
+
+
+def _require_two_files(paths: Sequence[Path]) -> None:
+    """SettingsError for one file as both partitions: they have the same names and shapes, and other weights."""
+    if len(paths) < 2 or not _is_same(*paths):
+        return
+    names = [variable(field) for field in PARTITION_PATHS.values()]
+    why = f"{' and '.join(names)} name the same file, {paths[0].name}, but the weights of one can't serve the other"
+    raise SettingsError(why, [Offence(names[-1], why, "the file of the Ref2VA transformer, or nothing")])
+
+
+def _is_same(one: Path, other: Path) -> bool:
+    try:
+        return one.samefile(other)
+    except OSError:
+        return one == other
+
+
+def _require_none_named(settings: Settings, partitions: Sequence[str]) -> None:
+    """SettingsError if the other partition alone is loaded: its weights can't do what is asked."""
+    named = [field for field in PARTITION_PATHS.values() if getattr(settings, field) is not None]
+    if named:
+        offences = [
+            Offence(variable(PARTITION_PATHS[name]), f"is not set, and {NEED[name]} it", f"the {name} transformer")
+            for name in partitions
+        ]
+        raise SettingsError("; ".join(f"{o.field} {o.message}" for o in offences), offences)
+
+
+def _half_a_set(missing: Sequence[str], transformers: Sequence[str]) -> SettingsError:
+    """Where no transformer is named, one of the two is enough, so they are one thing that is missing."""
+    names = [variable(name) for name in missing if name not in transformers[1:]]
+    why = "not set, while other checkpoint paths are"
+    return SettingsError(f"{', '.join(names)}: {why}", [Offence(name, why, "all of them or none") for name in names])
 
 
 def _embedded() -> dict[str, Path]:
     made = embedded_set(default_cache_dir())
-    files = (made.transformer, made.text_encoder, made.video_vae, made.audio_vae, made.tokenizer)
-    return dict(zip(ALL_PATHS, files, strict=True))
+    transformers = {FL2VA: made.transformer, REF2VA: made.ref2va}
+    shared = (made.text_encoder, made.video_vae, made.audio_vae, made.tokenizer)
+    by_field = {PARTITION_PATHS[partition]: path for partition, path in transformers.items()}
+    return by_field | dict(zip(SHARED_PATHS, shared, strict=True))
 
 
 def _is_synthetic(name: str, path: Path, settings: Settings) -> bool:
@@ -67,12 +121,12 @@ def _is_synthetic(name: str, path: Path, settings: Settings) -> bool:
 
 def _paths(found: Mapping[str, Path], *, embedded: bool) -> ModelPaths:
     # What is not needed is never opened; any path stands in for it.
-    whole: dict[str, Path] = dict.fromkeys(ALL_PATHS, next(iter(found.values()))) | dict(found)
+    shared = dict.fromkeys(SHARED_PATHS, next(iter(found.values()))) | dict(found)
     return ModelPaths(
-        transformer=whole["model_path"],
-        text_encoder=whole["text_encoder_path"],
-        video_vae=whole["video_vae_path"],
-        audio_vae=whole["audio_vae_path"],
-        tokenizer=whole["tokenizer_path"],
+        transformers={p: found[field] for p, field in PARTITION_PATHS.items() if field in found},
+        text_encoder=shared["text_encoder_path"],
+        video_vae=shared["video_vae_path"],
+        audio_vae=shared["audio_vae_path"],
+        tokenizer=shared["tokenizer_path"],
         embedded=embedded,
     )

@@ -8,7 +8,7 @@ under `jobs.supervisor`, or inside a command of the command line.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ from h3runtime.core import (
     PackedLayout,
     Progress,
     ShouldStop,
+    Task,
     TextFeatures,
 )
 from h3runtime.denoiser.denoise import denoise
@@ -44,7 +45,7 @@ from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.extras import Extras
 from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
-from h3runtime.engine.paths import ModelPaths, model_paths
+from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
 from h3runtime.errors import BackendUnavailable, DegenerateOutput, JobError, NumericalError, Offence, OutOfMemory
@@ -63,7 +64,7 @@ class ResidentEngine:
     threads: of PyTorch on the CPU; None leaves its own choice. on_ffmpeg_line: gets what ffmpeg says from
     `ffmpeg_loglevel` on, from a thread. profile_memory: peaks of every stage, not of sampling alone. warm_up: run the
     warm-up shapes at load; of no use to a process that makes a single clip. on_component: told of each one that is
-    loaded.
+    loaded. partitions: load the transformers of no others; `load` refuses those that the settings leave out.
     """
 
     def __init__(
@@ -76,6 +77,7 @@ class ResidentEngine:
         profile_memory: bool = False,
         warm_up: bool = True,
         on_component: OnComponent = lambda _: None,
+        partitions: Sequence[str] = ALL_PARTITIONS,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -88,6 +90,7 @@ class ResidentEngine:
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
         self._profile_memory, self._on_component = profile_memory, on_component
+        self._partitions = partitions
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
@@ -109,11 +112,11 @@ class ResidentEngine:
     def _load(self, on_progress: OnProgress) -> None:
         began = time.monotonic()
         on_progress(Progress("loading"))
-        self.paths: ModelPaths = model_paths(self.settings)
+        self.paths: ModelPaths = model_paths(self.settings, self._partitions)
         tokenizer = PromptTokenizer.from_folder(self.paths.tokenizer)
         loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component)
         self.models: Models = loader.models(COMPUTE_DTYPE)
-        encoder_hash = next(f.sha256 for f in self.models.facts if f.component == "text_encoder")
+        encoder_hash = self.models.facts_of("text_encoder").sha256
         cache = PromptCache(self.settings.prompt_cache_bytes)
         self.conditioner = Conditioner(tokenizer, self.models.text_encoder, encoder_hash, cache)
         # No backend of this version compiles anything.
@@ -122,12 +125,14 @@ class ResidentEngine:
         self._startup["cold_start_seconds"] = time.monotonic() - began
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
-        """One clip. Raises JobError kinds with stage and step, BadMedia for a picture that changed since admission.
+        """One clip. Raises JobError kinds with stage and step, BadMedia for a picture that changed since admission,
+        InvalidRequest for a task whose transformer isn't loaded.
 
         EngineDead among them means that this process is of no more use.
         """
         determinism.assert_pinned()
         self._require_linear(spec.linear)
+        self.models.transformer_of(spec.task)
         meter = PeakMeter(self.device, every_stage=self._profile_memory)
         run = Run(on_progress, should_stop, self._shares, meter)
         try:
@@ -201,7 +206,7 @@ class ResidentEngine:
 
         with run.stage("sampling", count):
             latents = denoise(
-                self.models.transformer,
+                self.models.transformer_of(spec.task),
                 layout,
                 text,
                 keyframes.keyframes,
@@ -232,7 +237,7 @@ class ResidentEngine:
             scratch=spec.scratch,
             encode=spec.encode,
             overwrite=spec.overwrite,
-            synthetic=self.models.facts[0].synthetic,
+            synthetic=self.models.made_up(spec.task),
             blend=self.settings.vae_blend,
             mux_stall_seconds=self.settings.timeout_mux,
             ffmpeg_loglevel=self._ffmpeg_loglevel,
@@ -264,7 +269,7 @@ class ResidentEngine:
             timings=run.timings,
             memory=run.peaks,
             checks=decoded.checks,
-            warnings=(*self._warnings(), *self._prompt_warnings(spec.prompt), *decoded.warnings),
+            warnings=(*self._warnings(spec.task), *self._prompt_warnings(spec.prompt), *decoded.warnings),
             latents_output=latents_output,
             diagnostics=diagnostics,
         )
@@ -273,12 +278,13 @@ class ResidentEngine:
         tags = unknown_tags(prompt, self.conditioner.tokenizer.added)
         return [f"prompt: {tag} is no tag that H3 knows and is read as text" for tag in tags]
 
-    def _warnings(self) -> tuple[str, ...]:
+    def _warnings(self, task: Task | None = None) -> tuple[str, ...]:
+        """Of a clip of that task; without one, of everything that is loaded."""
         found = []
-        if self.models.text_encoder.config.assumed and not self.models.facts[1].synthetic:
+        if self.models.text_encoder.config.assumed and not self.models.facts_of("text_encoder").synthetic:
             assumed = ", ".join(self.models.text_encoder.config.assumed)
             found.append(f"the text encoder's file can't tell these sizes, which are assumed: {assumed}")
-        if self.models.facts[0].synthetic:
+        if self.models.made_up(task):
             found.append("the loaded checkpoint is made up: it shows that the pipeline works, not what H3 can do")
         if self.settings.vae_tile_size != TRAINED_TILE:
             size = f"video VAE tiles of {self.settings.vae_tile_size} px"
@@ -286,16 +292,15 @@ class ResidentEngine:
         return tuple(found)
 
     def _warm_up(self, on_progress: OnProgress, loader: Loader) -> None:
-        """Run the listed shapes once, so that the first request meets no lazy initialisation.
+        """Run the listed shapes once on each transformer, so that the first request meets no lazy initialisation.
 
         An encoder that fails is told and no more: it is a program of its own, started anew for every clip, and can be
         put right without loading the weights again.
         """
         began = time.monotonic()
-        shapes = self._warm_up_shapes
-        with warm_up_specs(shapes, self.settings.data_dir) as specs:
+        with warm_up_specs(self._warm_up_shapes, self.models.transformers, self.settings.data_dir) as specs:
             for index, spec in enumerate(specs):
-                on_progress(Progress("warming", index, len(shapes), index / len(shapes)))
+                on_progress(Progress("warming", index, len(specs), index / len(specs)))
                 try:
                     self.generate(spec, lambda _: None, lambda: False)
                 except (NumericalError, DegenerateOutput):

@@ -1,4 +1,5 @@
-"""What an engine runs before it says ready: one step of each listed shape, written to a folder that goes away.
+"""What an engine runs before it says ready: one step of each listed shape on each loaded transformer, written to a
+folder that goes away. Ref2VA's runs without references: its weights and their kernels are what is to be met.
 
 The folder lies below the data folder, the one place that a service may count on to be writable.
 """
@@ -6,7 +7,7 @@ The folder lies below the data folder, the one place that a service may count on
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,22 +15,26 @@ from h3runtime.core import GenerateSpec, SamplerSettings, Task
 
 
 @contextmanager
-def warm_up_specs(shapes: Sequence[tuple[int, int, int]], data_dir: Path) -> Iterator[list[GenerateSpec]]:
-    """(width, height, frames) -> specs whose outputs vanish with the context."""
+def warm_up_specs(
+    shapes: Sequence[tuple[int, int, int]], partitions: Collection[str], data_dir: Path
+) -> Iterator[list[GenerateSpec]]:
+    """(width, height, frames) -> specs for each partition, whose outputs vanish with the context."""
     if not shapes:
         yield []
         return
     parent = data_dir / "tmp"
     parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="warm-up-", dir=parent) as folder:
-        yield [_spec(shape, index, Path(folder)) for index, shape in enumerate(shapes)]
+        tasks = [task for task in (Task.T2VA, Task.REF2VA) if task.runs_on in partitions]
+        runs = [(shape, task) for task in tasks for shape in shapes]
+        yield [_spec(shape, task, index, Path(folder)) for index, (shape, task) in enumerate(runs)]
 
 
-def _spec(shape: tuple[int, int, int], index: int, folder: Path) -> GenerateSpec:
+def _spec(shape: tuple[int, int, int], task: Task, index: int, folder: Path) -> GenerateSpec:
     width, height, frames = shape
     return GenerateSpec(
         job_id=f"warm-up-{index}",
-        task=Task.T2VA,
+        task=task,
         prompt="warm-up",
         width=width,
         height=height,

@@ -274,7 +274,9 @@ def no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def engine_models(made: CheckpointSet, transformer: Path, text_encoder: Path) -> Models:
-    paths = ModelPaths(transformer, text_encoder, made.video_vae, made.audio_vae, made.tokenizer, embedded=False)
+    paths = ModelPaths(
+        {"fl2va": transformer}, text_encoder, made.video_vae, made.audio_vae, made.tokenizer, embedded=False
+    )
     loader = Loader(Settings(), paths, torch.device("cpu"), DequantLinear(), lambda _: None)
     return loader.models(torch.bfloat16)
 
@@ -292,7 +294,7 @@ def test_the_engine_loads_the_release_as_it_is_published(embedded: CheckpointSet
     (text_encoder / "config.json").write_text(json.dumps({"vision_config": vision}))
     ours = engine_models(embedded, embedded.transformer, embedded.text_encoder)
     raw = engine_models(embedded, transformer, text_encoder)
-    assert same(resident(ours.transformer), resident(raw.transformer))
+    assert same(resident(ours.transformers["fl2va"]), resident(raw.transformers["fl2va"]))
     assert same(resident(ours.text_encoder), resident(raw.text_encoder))
     assert ours.text_encoder.config == raw.text_encoder.config
     assert (raw.facts[0].qkv or "").startswith("interleaved (convention: ") and raw.warnings == ()

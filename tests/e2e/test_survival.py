@@ -86,7 +86,7 @@ def put_fault(patch: pytest.MonkeyPatch, engine: ResidentEngine, stage: str, fai
     if stage == "conditioning":
         patch.setattr(engine.conditioner.encoder, "encode", refuse)
     elif stage == "sampling":
-        patch.setattr(engine.models.transformer, "forward", at_step(engine, 1, refuse))
+        patch.setattr(engine.models.transformers["fl2va"], "forward", at_step(engine, 1, refuse))
         return 1
     elif stage == "audio_decode":
         patch.setattr(engine.models.vaes.audio, "decode", refuse)
@@ -100,7 +100,7 @@ def put_fault(patch: pytest.MonkeyPatch, engine: ResidentEngine, stage: str, fai
 
 def at_step(engine: ResidentEngine, step: int, change: Callable[..., Any]) -> Callable[..., Any]:
     """The transformer's `forward`, whose inputs and velocities `change` sees at one step."""
-    forward = engine.models.transformer.forward
+    forward = engine.models.transformers["fl2va"].forward
 
     def changed(*given: Any, **named: Any) -> Any:
         return change(forward, *given, **named) if named["step"] == step else forward(*given, **named)
@@ -153,7 +153,7 @@ def test_the_first_step_has_a_number_too(engine: ResidentEngine, as_before: Gene
         raise torch.OutOfMemoryError
 
     with pytest.MonkeyPatch.context() as patch, pytest.raises(OutOfMemory) as caught:
-        patch.setattr(engine.models.transformer, "forward", refuse)
+        patch.setattr(engine.models.transformers["fl2va"], "forward", refuse)
         generate(engine, as_before)
     assert (caught.value.stage, caught.value.step) == ("sampling", 0)
 
@@ -231,7 +231,7 @@ def test_a_step_that_is_not_finite_is_named(
 ) -> None:
     spec = replace(as_before, sampling=replace(as_before.sampling, sampler=sampler))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine.models.transformer, "forward", at_step(engine, 3, change))
+        patch.setattr(engine.models.transformers["fl2va"], "forward", at_step(engine, 3, change))
         with pytest.raises(NumericalError, match="step 3 gave values that are not finite") as caught:
             generate(engine, spec)
     assert (caught.value.code, caught.value.stage, caught.value.step) == ("numerical_error", "sampling", 3)

@@ -16,7 +16,7 @@ from h3runtime.engine.resident import ResidentEngine
 
 pytestmark = pytest.mark.gpu
 
-COMPONENTS = ("transformer", "text_encoder", "video_vae", "audio_vae")
+COMPONENTS = ("fl2va", "ref2va", "text_encoder", "video_vae", "audio_vae")
 
 
 def bits(tensor: torch.Tensor) -> torch.Tensor:
@@ -30,7 +30,7 @@ def test_tensors_are_those_of_the_cpu(
 ) -> None:
     if block is not None:
         monkeypatch.setattr(blocks, "BLOCK_BYTES", block)
-    path: Path = getattr(engine.paths, component)
+    path: Path = engine.paths.transformers.get(component) or getattr(engine.paths, component)
     with CheckpointFile(path) as file:
         names = [n for n, e in file.entries.items() if block is None or e.nbytes <= 1 << 20]
         for name, ours in stream(file, names, engine.device):
@@ -50,9 +50,9 @@ def resident_tensors(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def test_loaded_models_are_those_of_the_cpu(engine: ResidentEngine, cpu_engine: ResidentEngine) -> None:
-    for component in ("transformer", "text_encoder"):
-        pair = (dict(resident_tensors(getattr(e.models, component))) for e in (engine, cpu_engine))
-        compare(*pair)
+    for partition in ("fl2va", "ref2va"):
+        compare(*(dict(resident_tensors(e.models.transformers[partition])) for e in (engine, cpu_engine)))
+    compare(*(dict(resident_tensors(e.models.text_encoder)) for e in (engine, cpu_engine)))
     for component in ("video", "audio"):
         pair = (dict(resident_tensors(getattr(e.models.vaes, component))) for e in (engine, cpu_engine))
         compare(*pair)

@@ -34,7 +34,7 @@ def keyframes(device: torch.device) -> list[Keyframe]:
 
 def first_state(engine: ResidentEngine, init: Latents) -> torch.Tensor:
     """What the sampler starts from: the noise, mixed with an initial latent."""
-    network = engine.models.transformer
+    network = engine.models.transformers["fl2va"]
     text = torch.randn(1, TEXT_ROWS, network.config.text_dim, generator=torch.Generator().manual_seed(2))
     _, x = begin(
         network,

@@ -39,7 +39,7 @@ def test_the_guard_sees_a_wait(cuda: torch.device) -> None:
 
 @pytest.mark.parametrize("sampler", ["res_multistep", "euler"])
 def test_steps_wait_for_nothing(engine: ResidentEngine, sampler: str) -> None:
-    network, tags = engine.models.transformer, np.ones(TEXT_ROWS, dtype=np.int64)
+    network, tags = engine.models.transformers["fl2va"], np.ones(TEXT_ROWS, dtype=np.int64)
     text = TextFeatures(torch.randn(1, TEXT_ROWS, network.config.text_dim), tags)
     layout = pack(7, 6, 10, 37, tags)
     estimate, x = begin(network, layout, text, (), (), SETTINGS, device=engine.device, dtype=torch.bfloat16)
