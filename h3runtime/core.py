@@ -326,6 +326,10 @@ class SourceInput:
     audio_mask: tuple[MaskSpan, ...] | None = None
 
 
+TAIL_FRAMES = 56
+"""Frames of each clip that a server keeps for `continue_from`: 17n+5, a little over two seconds."""
+
+
 @dataclass(frozen=True, slots=True)
 class TailRequest:
     """Where the last `frames` frames of the clip and their sound are kept without loss, for a clip that continues."""

@@ -2,6 +2,7 @@
 
     <data>/lock        held while a server runs (`lock`)
     <data>/inputs/ID/  what a job was given; gone when it ends
+    <data>/tails/      the end of each clip without loss, for one that continues it; the oldest go when there are many
     <data>/tmp/        uploads on their way in, and each job's scratch folder; emptied at start
     <outputs>/         finished clips, under the names that requests chose
 
@@ -13,12 +14,17 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 
 from h3runtime.jobs.lock import DataLock, unusable
 from h3runtime.settings import Settings
 
 FAR_SCRATCH = ".h3runtime-tmp"
+TAIL_SUFFIX = ".mkv"
+TAIL_BYTES = 8 * 2**30
+"""What all tails may take; 56 frames of 1344x768 are about 100 MB."""
 
 
 class Folders:
@@ -28,6 +34,7 @@ class Folders:
         self.outputs = settings.output_root
         self.inputs = settings.data_dir / "inputs"
         self.tmp = settings.data_dir / "tmp"
+        self.tails = settings.data_dir / "tails"
         self._floor = settings.disk_floor_bytes
         self._lock = DataLock(_make(settings.data_dir))
         try:
@@ -42,6 +49,23 @@ class Folders:
     def inputs_of(self, job_id: str) -> Path:
         return self.inputs / job_id
 
+    def tail_of(self, job_id: str) -> Path:
+        return self.tails / f"{job_id}{TAIL_SUFFIX}"
+
+    def drop_tail(self, job_id: str) -> None:
+        """Of a job that made no clip, or whose clip is gone. Never fails."""
+        with suppress(OSError):
+            self.tail_of(job_id).unlink(missing_ok=True)
+
+    def trim_tails(self, kept_bytes: int = TAIL_BYTES) -> None:
+        """Remove the oldest beyond `kept_bytes`; the newest stays in any case. Never fails."""
+        with suppress(OSError):
+            # Ids of jobs begin with their time, so names are in the order of arrival.
+            tails = sorted(self.tails.glob(f"*{TAIL_SUFFIX}"), reverse=True)
+            for index, total in enumerate(accumulate(tail.stat().st_size for tail in tails)):
+                if index and total > kept_bytes:
+                    tails[index].unlink(missing_ok=True)
+
     def forget(self, job_id: str) -> None:
         """Remove what a job was given and its scraps. Never fails: the job's end matters more."""
         shutil.rmtree(self.inputs_of(job_id), ignore_errors=True)
@@ -49,7 +73,7 @@ class Folders:
 
     def restore(self) -> None:
         """Make again what somebody's cleaning took away since the start."""
-        for folder in (self.inputs, self.tmp, self.outputs, self._scratch):
+        for folder in (self.inputs, self.tails, self.tmp, self.outputs, self._scratch):
             folder.mkdir(parents=True, exist_ok=True)
 
     def free_bytes(self) -> int:
@@ -65,9 +89,9 @@ class Folders:
     def _open(self) -> Path:
         """Make the folders, throw away what an earlier server left, and settle where scratch lies."""
         # Jobs live in memory, so whatever an earlier process kept for its own has no owner any more.
-        for folder in (self.inputs, self.tmp, self.outputs / FAR_SCRATCH):
+        for folder in (self.inputs, self.tails, self.tmp, self.outputs / FAR_SCRATCH):
             shutil.rmtree(folder, ignore_errors=True)
-        for folder in (self.inputs, self.tmp, self.outputs):
+        for folder in (self.inputs, self.tails, self.tmp, self.outputs):
             _make(folder)
         if self.outputs.stat().st_dev == self.tmp.stat().st_dev:
             return self.tmp

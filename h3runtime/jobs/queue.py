@@ -172,6 +172,10 @@ class JobQueue:
 
     def _end(self, job_id: str, status: Status, **changes: Any) -> None:
         self.folders.forget(job_id)
+        if status is Status.SUCCEEDED:
+            self.folders.trim_tails()
+        else:
+            self.folders.drop_tail(job_id)
         with self._changed:
             if self._running == job_id:
                 self._running = None
@@ -195,6 +199,7 @@ class JobQueue:
                 # The table may have forgotten it meanwhile, for a new job.
                 with suppress(JobNotFound):
                     self.table.change(job.id, status=Status.EXPIRED)
+                self.folders.drop_tail(job.id)
 
 
 def outputs_of(spec: GenerateSpec) -> frozenset[Path]:
