@@ -11,7 +11,7 @@ BASE: Final[dict[str, Any]] = {
         {
             "description": "a close-up of the loaf as the crust cracks.",
             "at": 2.5,
-            "dialogue": [{"speaker": "the baker (S1)", "language": "English", "line": "Listen to that."}],
+            "dialogue": [{"speaker": "The baker (S1)", "language": "English", "line": "Listen to that."}],
         },
     ],
     "soundscape": "The fire hums, and the crust crackles softly.",

@@ -62,8 +62,8 @@ def _doubled_labels(prompt: PromptBody) -> Iterator[Offence]:
 
 def _missing_labels(prompt: PromptBody, context: PromptContext) -> Iterator[Offence]:
     """Labels that mean nothing: of inputs that aren't there, of subjects that nobody defines."""
-    subjects = [subject.label for subject in prompt.subjects if context.task == Task.REF2VA]
-    legal = dict.fromkeys([*context.labels, *subjects])
+    defined = [subject.label for subject in prompt.subjects if context.task == Task.REF2VA]
+    legal = [*context.labels, *(label for label in dict.fromkeys(defined) if "Subject" in label)]
     told = ", ".join(legal) or "no label: nothing that the prompt could name is shown"
     for field, text in _labelled(prompt):
         for label in dict.fromkeys(LABEL.findall(text)):

@@ -23,14 +23,18 @@ _VERBS: Final = (
     "|sussurra|chiede|risponde|diz|disse|pergunta|говорит|сказала?|кричит|шепчет|спрашивает|отвечает"
     "|말한다|말했다|외친다|속삭인다|يقول|تقول|قال|قالت"
 )
+_NO_SPEECH: Final = (
+    "nothing|no|whether|if|that|nichts|kein|ob|dass|rien|si|que|nada|niente|che|ничего|что|لا شيء|아무|what|how|why"
+)
+"""Words after a verb that make it tell of speech, or of none, and not announce it."""
 _BEFORE_COLON: Final = re.compile(
-    rf"\b({_VERBS})\b[^:：.!?\n_{_STANDS_FOR_MARKED}]{{0,60}}(?::\s+|：\s*)(?=[^\W_])(?!(?:none|no|off|N/A)\b)",
+    rf"\b({_VERBS})\b(?!\s+(?:{_NO_SPEECH})\b)[^:：.!?\n_{_STANDS_FOR_MARKED}]{{0,60}}(?::\s+|：\s*)(?=[^\W_])(?!(?:none|no|off|N/A)\b)",
     re.IGNORECASE,
 )
 _BEFORE_WIDE_COLON: Final = re.compile(r"(说道?|說道?|喊道?|问道|問道|言う|言った|叫ぶ|ささやく)\s*[:：]\s*(?=[^\W_])")
 _GREETED: Final = re.compile(
     r"\b(says|said|shouts|shouted|yells|yelled|whispers|whispered|exclaims|exclaimed|replies|replied),? "
-    r"(?:hello|hi|hey|thanks|thank you|welcome|goodbye|good (?:morning|evening|night|afternoon)|happy birthday"
+    r"(?:hello|hi|hey|thanks|thank you|welcome|good (?:morning|evening|night|afternoon)|happy birthday"
     r"|(?:yes|no|okay|sorry)(?=[,.!])|(?-i:I)(?:'m|'ll|'ve|’m|’ll|’ve)?(?= [a-z]))\b",
     re.IGNORECASE,
 )
