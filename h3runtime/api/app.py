@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Annotated, Any, TypeVar
 
 from fastapi import FastAPI, Query, Request
-from fastapi.openapi.utils import get_openapi
 from starlette.responses import FileResponse, JSONResponse, Response
 
 from h3runtime import __version__
@@ -20,7 +19,7 @@ from h3runtime.api import problems
 from h3runtime.api.answers import JobAnswer, PageAnswer, job_answer
 from h3runtime.api.health import LiveAnswer, ReadyAnswer, live_answer, ready_answer
 from h3runtime.api.limits import BodyLimit
-from h3runtime.api.request import GenerateBody
+from h3runtime.api.openapi import REQUEST_BODY, describe
 from h3runtime.api.requests import Requests
 from h3runtime.api.service import Service
 from h3runtime.errors import NotFinished, NotFound, OutputExpired, UnsupportedMediaType
@@ -30,32 +29,6 @@ from h3runtime.observe.metrics import CONTENT_TYPE
 
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 MAX_PAGE = 100
-BODY = {"$ref": "#/components/schemas/GenerateBody"}
-REQUEST_BODY = {
-    "required": True,
-    "content": {
-        "application/json": {
-            "schema": BODY,
-            "examples": {
-                "t2va": {"value": {"prompt": "A cat on a windowsill, rain outside.", "width": 960, "height": 544}},
-                "i2va": {"value": {"prompt": "The cat jumps.", "first_frame": {"data": "data:image/png;base64,..."}}},
-                "l2va": {"value": {"prompt": "It lands.", "last_frame": {"data": "data:image/png;base64,..."}}},
-            },
-        },
-        "multipart/form-data": {
-            "schema": {"type": "object", "required": ["request"], "properties": {"request": BODY}},
-            "examples": {
-                "fl2va": {
-                    "value": {
-                        "request": {"prompt": "x", "first_frame": {"upload": "a"}, "last_frame": {"upload": "b"}},
-                        "a": "(file)",
-                        "b": "(file)",
-                    }
-                }
-            },
-        },
-    },
-}
 
 
 def create_app(service: Service) -> FastAPI:
@@ -69,7 +42,7 @@ def create_app(service: Service) -> FastAPI:
         BodyLimit, json_bytes=service.settings.max_json_bytes, upload_bytes=service.settings.max_upload_bytes
     )
     app.add_middleware(Requests, metrics=service.metrics)
-    _describe(app)
+    describe(app)
     return app
 
 
@@ -183,46 +156,3 @@ def _preferred_wait(prefer: str) -> float | None:
     if waits:
         return float(waits[0])
     return 0.0 if "respond-async" in words else None
-
-
-def _describe(app: FastAPI) -> None:
-    """OpenAPI with the request body, which is read by hand and so isn't known to the framework."""
-
-    def describe() -> dict[str, Any]:
-        if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-            body = GenerateBody.model_json_schema(ref_template="#/components/schemas/{model}")
-            nested = body.pop("$defs", {})
-            schema["components"]["schemas"] |= {"GenerateBody": body, **nested, "Problem": PROBLEM}
-            for operation in (operation for path in schema["paths"].values() for operation in path.values()):
-                operation["responses"]["default"] = PROBLEM_RESPONSE
-                operation["responses"].pop("422", None)
-            app.openapi_schema = schema
-        return app.openapi_schema
-
-    app.openapi = describe  # type: ignore[method-assign]
-
-
-PROBLEM = {
-    "type": "object",
-    "required": ["type", "title", "status", "detail", "code", "errors", "request_id"],
-    "properties": {
-        "type": {"type": "string"},
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {"type": "string"},
-        "code": {"type": "string"},
-        "errors": {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {name: {"type": "string"} for name in ("field", "message", "legal")},
-            },
-        },
-        "request_id": {"type": "string"},
-    },
-}
-PROBLEM_RESPONSE = {
-    "description": "What went wrong (RFC 9457).",
-    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
-}

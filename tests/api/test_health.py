@@ -103,7 +103,7 @@ def test_openapi_knows_the_request_and_the_problems(server: Running) -> None:
     schema = server.client.get("/openapi.json").json()
     generate = schema["paths"]["/generate"]["post"]
     assert generate["requestBody"]["content"].keys() == {"application/json", "multipart/form-data"}
-    fields = schema["components"]["schemas"]["GenerateBody"]["properties"]
+    fields = schema["components"]["schemas"]["I2vaBody"]["properties"]
     assert {"prompt", "first_frame", "format", "seed"} <= fields.keys()
     assert "MediaBody" in schema["components"]["schemas"]
     assert "application/problem+json" in generate["responses"]["default"]["content"]
