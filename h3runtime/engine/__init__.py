@@ -5,7 +5,7 @@
     components            which model each checkpoint fills, and by which rule
     load_meter            how far loading is
     inspection            a checkpoint judged as for loading, and what it would cost here
-    conditions            pictures -> keyframe latents and what the text encoder sees
+    conditions            a request's media -> keyframes, references, masks and what the text encoder sees
     clip, host_frames     latents -> MP4, while decoding goes on
     tail, chain           the end of a clip kept for the next one; a list of clips as one
     decode                saved latents -> clip, sound or pictures, without the transformer

@@ -1,4 +1,4 @@
-"""What `diagnostics` returns about one run: step times, a hash of the final latents, rows, inputs, peaks.
+"""What `diagnostics` returns about one run: times, a hash of the final latents, rows by segment, inputs, peaks.
 
 An ordinary request goes through the same calls and keeps nothing: no copy, no device event, no clock reading.
 """
@@ -7,14 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
 
 import torch
 
-from h3runtime.core import GenerateSpec, Latents, PackedLayout
+from h3runtime.core import GenerateSpec, Latents, PackedLayout, SegmentKind
 from h3runtime.denoiser.sampler import Step
 from h3runtime.engine.extras import steps_path
+
+
+class Counting(Protocol):
+    """A cache that counts what it had and what it hadn't."""
+
+    hits: int
+    misses: int
 
 
 class Diagnosis:
@@ -26,8 +35,23 @@ class Diagnosis:
     def __init__(self, spec: GenerateSpec) -> None:
         self._spec = spec
         self._times: list[float] = []
+        self._conditioning: dict[str, float] = {}
         self.latents: dict[str, torch.Tensor] = {}
         self._last = 0.0
+
+    @contextmanager
+    def conditioning(self, part: str, cache: Counting) -> Iterator[None]:
+        """Around one part of the conditioning: how long it took, and how often its cache answered."""
+        if not self._spec.diagnostics:
+            yield
+            return
+        began, hits, misses = time.monotonic(), cache.hits, cache.misses
+        yield
+        self._conditioning |= {
+            f"{part}_seconds": time.monotonic() - began,
+            f"{part}_cache_hits": cache.hits - hits,
+            f"{part}_cache_misses": cache.misses - misses,
+        }
 
     def begin(self) -> None:
         """Sampling starts now."""
@@ -52,13 +76,25 @@ class Diagnosis:
         found: dict[str, Any] = {
             "step_seconds": self._times,
             "latents_sha256": sha256_of_latents(latents),
-            "rows": {"total": layout.rows, "text": layout.text_rows},
+            "rows": rows_by_kind(layout),
+            "segments": [
+                {"kind": s.kind.value, "source": s.source, "start": s.start, "stop": s.stop} for s in layout.segments
+            ],
+            "conditioning": self._conditioning,
             "inputs": list(inputs),
             "memory": dict(memory),
         }
         if self.latents:
             found["step_latents"] = steps_path(self._spec.output).name
         return found
+
+
+def rows_by_kind(layout: PackedLayout) -> dict[str, int]:
+    """Packed rows in all and of every segment kind, 0 for kinds that the sequence has none of."""
+    rows = Counter({kind.value: 0 for kind in SegmentKind})
+    for segment in layout.segments:
+        rows[segment.kind.value] += segment.stop - segment.start
+    return {"total": layout.rows, **rows}
 
 
 def sha256_of_latents(latents: Latents) -> str:

@@ -18,7 +18,6 @@ from h3runtime.backends.attention.base import AttentionBackend
 from h3runtime.backends.attention.select import attention_choice, choose_attention
 from h3runtime.backends.linear.select import choose_linear, linear_choice
 from h3runtime.conditioning.conditioner import Conditioner
-from h3runtime.conditioning.pieces import keyframe_pieces
 from h3runtime.conditioning.prompt_cache import PromptCache
 from h3runtime.conditioning.prompt_tags import unknown_tags
 from h3runtime.conditioning.tokenizer import PromptTokenizer
@@ -39,7 +38,9 @@ from h3runtime.denoiser.sampler import Step
 from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine import determinism
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
-from h3runtime.engine.conditions import Keyframes, keyframes_of
+from h3runtime.engine.conditions.gathering import Conditions, conditions_of, steps_of
+from h3runtime.engine.conditions.media_cache import MediaCache
+from h3runtime.engine.conditions.media_encoder import MediaEncoder
 from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memory_facts
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.extras import Extras
@@ -119,13 +120,14 @@ class ResidentEngine:
         encoder_hash = self.models.facts_of("text_encoder").sha256
         cache = PromptCache(self.settings.prompt_cache_bytes)
         self.conditioner = Conditioner(tokenizer, self.models.text_encoder, encoder_hash, cache)
+        self.media_cache = MediaCache(self.settings.prompt_cache_bytes)
         # No backend of this version compiles anything.
         self._startup["kernel_build_seconds"] = 0.0
         self._warm_up(on_progress, loader)
         self._startup["cold_start_seconds"] = time.monotonic() - began
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
-        """One clip. Raises JobError kinds with stage and step, BadMedia for a picture that changed since admission,
+        """One clip. Raises JobError kinds with stage and step, BadMedia for a file that changed since admission,
         InvalidRequest for a task whose transformer isn't loaded.
 
         EngineDead among them means that this process is of no more use.
@@ -147,17 +149,19 @@ class ResidentEngine:
         raise failure
 
     def _generate(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> Clip:
-        with run.stage("conditioning"):
-            keyframes = keyframes_of(spec, self.models.vaes.video, self.device, run.should_stop)
-            text = self._text(spec, keyframes, run)
-            layout = self._layout(spec, text, keyframes)
-        latents = self._sample(spec, layout, text, keyframes, run, diagnosis)
+        with run.stage("conditioning", steps_of(spec)):
+            with diagnosis.conditioning("media", self.media_cache):
+                conditions = conditions_of(spec, MediaEncoder(self.models.vaes, self.device, self.media_cache, run))
+            with diagnosis.conditioning("text", self.conditioner.cache):
+                text = self._text(conditions, run)
+            layout = self._layout(spec, text, conditions)
+        latents = self._sample(spec, layout, text, conditions, run, diagnosis)
         extras = Extras.of(spec, latents, diagnosis.latents)
         decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
         extras.publish()
         run.finish()
         self._shares = run.shares()
-        diagnostics = diagnosis.report(latents, layout, keyframes.inputs, run.peaks)
+        diagnostics = diagnosis.report(latents, layout, conditions.inputs, run.peaks)
         return self._clip(spec, decoded, run, extras.latents, diagnostics)
 
     def facts(self) -> EngineFacts:
@@ -174,26 +178,28 @@ class ResidentEngine:
 
     def close(self) -> None:
         """Give the device's memory back."""
-        for name in ("models", "conditioner"):
+        for name in ("models", "conditioner", "media_cache"):
             if hasattr(self, name):
                 delattr(self, name)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _text(self, spec: GenerateSpec, keyframes: Keyframes, run: Run) -> TextFeatures:
-        return self.conditioner.condition(keyframe_pieces(spec.prompt, keyframes.pictures), run.should_stop)
+    def _text(self, conditions: Conditions, run: Run) -> TextFeatures:
+        text = self.conditioner.condition(conditions.pieces, run.should_stop)
+        run.advance()
+        return text
 
-    def _layout(self, spec: GenerateSpec, text: TextFeatures, keyframes: Keyframes) -> PackedLayout:
+    def _layout(self, spec: GenerateSpec, text: TextFeatures, conditions: Conditions) -> PackedLayout:
         height, width = latent_side(spec.height), latent_side(spec.width)
-        time_latents, sound_latents = latent_frames(spec.frames), audio_latents(spec.frames)
-        return pack(time_latents, height, width, sound_latents, text.tags, keyframes.shapes)
+        target = latent_frames(spec.frames), height, width, audio_latents(spec.frames)
+        return pack(*target, text.tags, conditions.keyframe_shapes, conditions.reference_shapes)
 
     def _sample(
         self,
         spec: GenerateSpec,
         layout: PackedLayout,
         text: TextFeatures,
-        keyframes: Keyframes,
+        conditions: Conditions,
         run: Run,
         diagnosis: Diagnosis,
     ) -> Latents:
@@ -209,14 +215,15 @@ class ResidentEngine:
                 self.models.transformer_of(spec.task),
                 layout,
                 text,
-                keyframes.keyframes,
-                (),
+                conditions.keyframes,
+                conditions.references,
                 spec.sampling,
                 device=self.device,
                 dtype=COMPUTE_DTYPE,
                 attention=self._attention_of(spec),
                 on_step=on_step,
                 should_stop=run.should_stop,
+                masks=conditions.masks,
             )
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)

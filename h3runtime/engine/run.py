@@ -44,12 +44,13 @@ class Run:
         self._done = 0.0
         self._stage = ""
         self._step: int | None = None
+        self._steps = 1
 
     @contextmanager
     def stage(self, name: str, steps: int | None = None) -> Iterator[None]:
         """Time a stage, and put its name (and step, if it counts `steps`) on any JobError that leaves it."""
         self.check_stop()
-        self._stage, self._step = name, None if steps is None else 0
+        self._stage, self._step, self._steps = name, None if steps is None else 0, steps or 1
         self._report(0, steps or 1)
         try:
             with self.timer.stage(name), self._measured(name):
@@ -74,6 +75,10 @@ class Run:
         self._step = done
         self._report(done, steps)
         self.check_stop()
+
+    def advance(self, by: int = 1) -> None:
+        """So many more steps of the current stage are behind us, of those it was begun with."""
+        self.step((self._step or 0) + by, self._steps)
 
     @property
     def should_stop(self) -> ShouldStop:

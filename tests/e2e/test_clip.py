@@ -163,7 +163,8 @@ def test_diagnostics_tell_of_the_run(engine: ResidentEngine, make_spec: MakeSpec
     assert found is not None
     assert len(found["step_seconds"]) == 3
     (given,) = found["inputs"]
-    assert given["saw"]["width"] == 120 and given["got"] == {"width": 96, "height": 64, "frame": 0}
+    assert given["saw"]["width"] == 120
+    assert given["got"] == {"width": 96, "height": 64, "frames": 1, "latents": 1, "frame": 0}
     assert generate(engine, replace(spec, diagnostics=False, overwrite=True)).diagnostics is None
 
 
