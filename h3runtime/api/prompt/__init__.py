@@ -1,8 +1,10 @@
 """Prompts: the structured one as the wire has it, its text in H3's own form, and what is odd about either.
 
     body       the prompt object: fields, types, the ranges that hold whatever else is in the request
+    examples   one per form, for OpenAPI
     context    what a prompt is judged against: task, length, how many inputs the model is shown
     labels     `<Picture 1>` and its kin; the tokenizer's own tags
+    clock      times as prompts write them
     judge      object against inputs: offences
     speech     dialogue as sentences
     assemble   object -> text (conditioning contract §7)

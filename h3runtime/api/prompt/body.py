@@ -36,6 +36,16 @@ TaskType = Literal[
 ]
 VisualMarker = Literal["fully_preserved", "partially_preserved", "attribute_transfer", "weak_reference"]
 AudioMarker = Literal["fully_copy", "partially_copy", "reference", "weak_reference"]
+Marker = Literal[
+    "fully_preserved",
+    "partially_preserved",
+    "attribute_transfer",
+    "weak_reference",
+    "fully_copy",
+    "partially_copy",
+    "reference",
+]
+"""Either: an error about a union would name both."""
 
 
 def _refused(message: str, legal: str) -> PydanticCustomError:
@@ -118,7 +128,7 @@ class RetentionBody(_Strict):
         BeforeValidator(_list_of(0, MAX_SHOTS)),
         AfterValidator(_unlike),
     ] = Field((), description="Numbers of the shots it appears in, from 1.")
-    marker: VisualMarker | AudioMarker = Field(
+    marker: Marker = Field(
         description="Of what is seen: fully_preserved, partially_preserved, attribute_transfer, weak_reference. "
         "Of `<Audio N>`: fully_copy, partially_copy, reference, weak_reference."
     )

@@ -17,7 +17,7 @@ _MARKED: Final = re.compile(
 _STANDS_FOR_MARKED: Final = "\N{OBJECT REPLACEMENT CHARACTER}"
 
 _VERBS: Final = (
-    "says?|said|asks?|asked|shouts?|shouted|yells?|yelled|whispers?|whispered|repl(?:y|ies|ied)|exclaims?|exclaimed"
+    "says?|said|saying|asks?|asked|shouts?|shouted|yells?|yelled|whispers?|whispered|repl(?:y|ies|ied)|exclaims?|exclaimed"
     "|murmurs?|mutters?|announces?|narrates?|speaks|sings|screams|voice-?over"
     "|dice|dijo|grita|susurra|pregunta|responde|dit|crie|murmure|chuchote|demande|répond|sagt|sagte|ruft|flüstert|fragt"
     "|sussurra|chiede|risponde|diz|disse|pergunta|говорит|сказала?|кричит|шепчет|спрашивает|отвечает"
@@ -28,17 +28,21 @@ _NO_SPEECH: Final = (
 )
 """Words after a verb that make it tell of speech, or of none, and not announce it."""
 _BEFORE_COLON: Final = re.compile(
-    rf"\b({_VERBS})\b(?!\s+(?:{_NO_SPEECH})\b)[^:：.!?\n_{_STANDS_FOR_MARKED}]{{0,60}}(?::\s+|：\s*)(?=[^\W_])(?!(?:none|no|off|N/A)\b)",
+    rf"\b({_VERBS})\b(?!\s+(?:{_NO_SPEECH})\b)[^:：.!?\n_{_STANDS_FOR_MARKED}]{{0,60}}"
+    r"(?::\s+|：\s*)(?=[^\W_])(?!(?:none|no|off|N/A)\b)",
     re.IGNORECASE,
 )
 _BEFORE_WIDE_COLON: Final = re.compile(r"(说道?|說道?|喊道?|问道|問道|言う|言った|叫ぶ|ささやく)\s*[:：]\s*(?=[^\W_])")
 _GREETED: Final = re.compile(
-    r"\b(says|said|shouts|shouted|yells|yelled|whispers|whispered|exclaims|exclaimed|replies|replied),? "
+    r"\b(says|said|saying|shouts|shouted|yells|yelled|whispers|whispered|exclaims|exclaimed|replies|replied),? "
     r"(?:hello|hi|hey|thanks|thank you|welcome|good (?:morning|evening|night|afternoon)|happy birthday"
-    r"|(?:yes|no|okay|sorry)(?=[,.!])|(?-i:I)(?:'m|'ll|'ve|’m|’ll|’ve)?(?= [a-z]))\b",
+    r"|(?:yes|no|okay|sorry)(?=[,.!])|(?-i:I)(?:'m|'ll|'ve|’m|’ll|’ve)?(?= [a-z])"
+    r"|(?:we|you|they|he|she|it|this|there)"
+    r"(?:['’](?:s|re|ll|ve)| (?:am|is|are|was|were|will|can|have|has|must|should)))\b",
     re.IGNORECASE,
 )
-_END_OF_SENTENCE: Final = re.compile(r"[.!?。！？\n]")
+_MARKED_BEFORE: Final = re.compile(rf"{_STANDS_FOR_MARKED}[^.!?;:\n]{{0,25}}\Z")
+_MARKED_AFTER: Final = re.compile(rf"[^.!?。！？\n]*?{_STANDS_FOR_MARKED}")
 
 
 def unmarked_speech(text: str) -> tuple[str, ...]:
@@ -46,10 +50,10 @@ def unmarked_speech(text: str) -> tuple[str, ...]:
     bare = _MARKED.sub(_STANDS_FOR_MARKED, text)
     shapes = (_BEFORE_COLON, _BEFORE_WIDE_COLON, _GREETED)
     matches = sorted((match for shape in shapes for match in shape.finditer(bare)), key=lambda match: match.start())
-    return tuple(dict.fromkeys(match[1] for match in matches if not _is_marked_later(bare, match.end())))
+    return tuple(dict.fromkeys(match[1] for match in matches if not _belongs_to_marked(bare, match)))
 
 
-def _is_marked_later(bare: str, start: int) -> bool:
-    """Whether the same sentence goes on to something marked: then what stands between is delivery."""
-    end = _END_OF_SENTENCE.search(bare, start)
-    return _STANDS_FOR_MARKED in bare[start : end.start() if end else None]
+def _belongs_to_marked(bare: str, match: re.Match[str]) -> bool:
+    """Whether the verb goes with marked speech: just before it, or later in its sentence, with delivery between."""
+    before = bare[max(0, match.start() - 30) : match.start()]
+    return bool(_MARKED_BEFORE.search(before) or _MARKED_AFTER.match(bare, match.end()))
