@@ -77,7 +77,8 @@ def measure(contract: Contract, settings: Settings, runs: int, tell: Callable[[s
     from h3runtime.engine.latents_file import latents_path, read_latents
     from h3runtime.engine.resident import COMPUTE_DTYPE, ResidentEngine
 
-    engine = ResidentEngine(settings, engine_threads(), profile_memory=True, warm_up=False)
+    partitions = (contract.task.runs_on,)
+    engine = ResidentEngine(settings, engine_threads(), profile_memory=True, warm_up=False, partitions=partitions)
     engine.load(lambda _: None)
     cold, resident = time.monotonic() - began, [memory.peak_resident_bytes()]
     tell(f"loaded in {cold:.2f} s on {engine.facts().device}")

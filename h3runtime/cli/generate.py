@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from h3runtime.api.guides import guides_of
+from h3runtime.api.prompt import context_of, lint
 from h3runtime.api.request import ReadBody, read_body
 from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
 from h3runtime.api.rules import Verdict
@@ -101,6 +102,7 @@ def make(arguments: argparse.Namespace, settings: Settings) -> None:
                 on_ffmpeg_line=bar.say,
                 profile_memory=arguments.profile_memory,
                 warm_up=False,
+                partitions=(spec.task.runs_on,),
             )
             engine.load(bar)
             with stopping.gently():
@@ -141,7 +143,8 @@ def spec_of(arguments: argparse.Namespace, settings: Settings, scratch: Path) ->
     spec = _spec(arguments, read, resolved, pictures, encode, raw, scratch)
     for path in sorted(outputs_of(spec)):
         refuse_taken(path, overwrite=spec.overwrite)
-    return spec, tuple(verdict.warnings)
+    odd = lint(spec.prompt, context_of(spec.task, spec.frames, spec.guides, spec.references))
+    return spec, (*verdict.warnings, *odd)
 
 
 def _measured(
