@@ -102,7 +102,7 @@ class Judged:
     config: Any
 
     def weights(self) -> room.Weights:
-        name = self.part.partition or self.part.component.replace("_", " ")
+        name = self.part.partition or self.part.component.replace("_", " ").replace("vae", "VAE")
         return room.Weights(name, self.part.path.name, self.resident_bytes, self.part.partition)
 
 

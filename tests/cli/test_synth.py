@@ -132,6 +132,19 @@ def test_a_tiny_set_is_told_in_one_line(capsys: pytest.CaptureFixture[str], tmp_
     assert (captured.out, captured.err) == ("", "")
 
 
+@pytest.mark.parametrize("partition", ["ref2va", "both"])
+def test_other_partitions_are_written_as_ordered(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, partition: str
+) -> None:
+    ordered = ("--format", "nvfp4", "--full-size", "--dry-run", "--partition", partition)
+    facts = synth(capsys, tmp_path, *ordered)
+    transformers = [file for file in facts["files"] if "2va" in file["name"]]
+    assert facts["partitions"] == (["fl2va", "ref2va"] if partition == "both" else ["ref2va"])
+    assert [file["name"].split("_")[2] for file in transformers] == facts["partitions"]
+    # Both are published in the same size (checkpoint-formats §1.1).
+    assert {file["bytes"] for file in transformers} == {SIZES["minimax_h3_fl2va_pruned_nvfp4"][0]}
+
+
 @pytest.mark.parametrize("seed", ["-1", "x", "18446744073709551616", "1.5"])
 def test_a_seed_out_of_range_is_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, seed: str) -> None:
     assert "2^64-1" in refused(capsys, tmp_path / "set", "--format", "bf16", f"--seed={seed}")

@@ -185,27 +185,37 @@ def test_probes_answer_while_a_job_computes(server: Server) -> None:
 def test_ready_tells_what_is_loaded(server: Server) -> None:
     ready = server.client.get("/ready").json()
     assert ready["status"] == "ready"
-    assert [m["component"] for m in ready["models"]] == ["transformer", "text_encoder", "video_vae", "audio_vae"]
+    components = ["transformer", "transformer", "text_encoder", "video_vae", "audio_vae"]
+    assert [m["component"] for m in ready["models"]] == components
     assert all(m["synthetic"] and re.fullmatch("[0-9a-f]{64}", m["sha256"]) for m in ready["models"])
-    assert [m["partition"] for m in ready["models"]] == ["fl2va", None, None, None]
-    assert [m["adaln"] for m in ready["models"]] == ["pruned", None, None, None]
-    assert ready["models"][0]["qkv"].startswith("contiguous (")
+    assert [m["partition"] for m in ready["models"]] == ["fl2va", "ref2va", None, None, None]
+    assert [m["adaln"] for m in ready["models"]] == ["pruned", "pruned", None, None, None]
+    assert all(m["qkv"].startswith("contiguous (") for m in ready["models"][:2])
+    assert len({m["file"] for m in ready["models"]}) == len({m["sha256"] for m in ready["models"]}) == 5
     assert ready["attention"]["default"] == "sdpa" and ready["linear"]["default"] == "dequant"
     assert ready["startup"]["load_seconds"].keys() == {m["component"] for m in ready["models"]}
     assert ready["startup"]["cold_start_seconds"] >= ready["startup"]["warmup_seconds"] > 0
-    loads = {m["component"]: (m["load_seconds"], m["bytes_per_second"]) for m in ready["models"]}
+    loads = {(m["component"], m["partition"]): (m["load_seconds"], m["bytes_per_second"]) for m in ready["models"]}
     assert all(seconds > 0 and rate > 0 for seconds, rate in loads.values())
-    assert {name: seconds for name, (seconds, _) in loads.items()} == ready["startup"]["load_seconds"]
-    assert {name: rate for name, (_, rate) in loads.items()} == ready["startup"]["load_bytes_per_second"]
+    sums = dict.fromkeys(components, 0.0)
+    for (component, _), (seconds, _) in loads.items():
+        sums[component] += seconds
+    assert sums == ready["startup"]["load_seconds"]
+    rates, (seconds, rate) = ready["startup"]["load_bytes_per_second"], loads["text_encoder", None]
+    assert rates.keys() == sums.keys() and (rates["text_encoder"], sums["text_encoder"]) == (rate, seconds)
+    assert rates["transformer"] == sum(m["bytes"] for m in ready["models"][:2]) / sums["transformer"]
     events = [json.loads(line) for line in server.log]
     told = {
-        e["component"]: (e["load_seconds"], e["bytes_per_second"]) for e in events if e["event"] == "component_loaded"
+        (e["component"], e["partition"]): (e["load_seconds"], e["bytes_per_second"])
+        for e in events
+        if e["event"] == "component_loaded"
     }
     (engine_ready,) = (e for e in events if e["event"] == "engine_ready")
     assert told == loads and engine_ready["load_seconds"] == ready["startup"]["load_seconds"]
     assert engine_ready["checkpoint"] == ready["checkpoint"]
     metrics = server.client.get("/metrics").text
-    assert 'h3runtime_model_load_bytes_per_second{component="video_vae"}' in metrics
+    for component, partition in (("video_vae", ""), ("transformer", "fl2va"), ("transformer", "ref2va")):
+        assert f'h3runtime_model_load_seconds{{component="{component}",partition="{partition}"}}' in metrics
 
 
 def test_the_log_is_json_and_holds_no_prompt(server: Server) -> None:

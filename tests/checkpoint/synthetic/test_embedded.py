@@ -45,6 +45,7 @@ from h3runtime.vae.video_vae import VideoVae
 CPU = torch.device("cpu")
 SHA256 = {
     "minimax_h3_fl2va_pruned_nvfp4.safetensors": "b204710bd46cc026592ba7c018a37ea308040449674208e07c194f6ae2d313ff",
+    "minimax_h3_ref2va_pruned_nvfp4.safetensors": "5f1efb3eb2bbdbbbc2b19811ab2e7a0a6dd0b9a0d9807d50e400b2cf50f9817d",
     "qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors": "0110ea511ac6fd9d7ad599c7e746fca324d81f90471a2969839b69d39aff8d9e",
     "minimax_h3_video_vae_fp16.safetensors": "b0ed163fea81e26233dce10f1cbbf45c7f9fa1e48e3a143ea5b7b136fbc8a24b",
     "minimax_h3_audio_vae_fp32.safetensors": "7b68647f636045ab94e8a7b6d5f0786a8ddc2f2283b723f2b292821132103944",
@@ -53,7 +54,7 @@ SHA256 = {
 
 
 def files(of: CheckpointSet) -> tuple[Path, ...]:
-    return of.transformer, of.text_encoder, of.video_vae, of.audio_vae
+    return of.transformer, of.ref2va, of.text_encoder, of.video_vae, of.audio_vae
 
 
 # --- the files ---
@@ -228,6 +229,16 @@ def test_text_and_seed_change_both_streams(studio: Studio) -> None:
     assert min(by_seed) > 0.8
     assert min(by_prompt) > 0.15
     assert min(by_word) > 0.01
+
+
+def test_the_other_partition_lives_too_and_says_something_else(studio: Studio) -> None:
+    other = Studio(replace(studio.paths, transformer=studio.paths.ref2va))
+    text, changed = studio.text(PROMPT), studio.text(OTHER)
+    latents = other.latents(text)
+    for stream in (latents.video, latents.audio):
+        assert 0.5 < float(stream.std()) < 2.0 and abs(float(stream.mean())) < 0.5
+    assert min(distance(other.latents(changed), latents)) > 0.15
+    assert min(distance(latents, studio.latents(text))) > 0.15
 
 
 def test_pictures_and_their_place_change_the_video(studio: Studio) -> None:

@@ -87,6 +87,22 @@ def test_settings_and_shells_find_it(made: Callable[[str, bool], Path]) -> None:
     assert len([line for line in out.splitlines() if line.startswith("H3_")]) == 5
 
 
+def test_both_partitions_of_one_set(tmp_path: Path, made: Callable[[str, bool], Path]) -> None:
+    written = make(tmp_path / "both", Order("nvfp4", partitions=("fl2va", "ref2va")))
+    first, second = (file.path for file in written[:2])
+    assert second.name == "minimax_h3_ref2va_pruned_nvfp4.safetensors"
+    assert first.read_bytes() == (made("nvfp4", True) / first.name).read_bytes() != second.read_bytes()
+    settings = resolve({}, tmp_path / "both" / "h3.env")
+    assert (settings.model_path, settings.ref2va_model_path) == (first, second)
+    with CheckpointFile(first) as ours, CheckpointFile(second) as other:
+        assert ours.shapes == other.shapes and ours.dtypes == other.dtypes
+    alone = make(tmp_path / "alone", Order("nvfp4", partitions=("ref2va",)))
+    assert [file.path.name for file in alone] == [file.path.name for file in written[1:]]
+    assert [file.sha256 for file in alone] == [file.sha256 for file in written[1:]]
+    settings = resolve({}, tmp_path / "alone" / "h3.env")
+    assert settings.model_path is None and settings.ref2va_model_path == alone[0].path
+
+
 def test_paths_are_quoted_only_where_a_shell_needs_it() -> None:
     plain, spaced = (environment(Path(f"/weights/{name}"), plan(Order("bf16"))).splitlines() for name in ("h3", "h 3"))
     assert dict(line.split("=", 1) for line in plain)["H3_TOKENIZER_PATH"] == "/weights/h3/tokenizer"
