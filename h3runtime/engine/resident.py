@@ -19,7 +19,6 @@ from h3runtime.backends.attention.select import attention_choice, choose_attenti
 from h3runtime.backends.linear.select import choose_linear, linear_choice
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.prompt_cache import PromptCache
-from h3runtime.conditioning.prompt_tags import unknown_tags
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import (
     Clip,
@@ -276,14 +275,10 @@ class ResidentEngine:
             timings=run.timings,
             memory=run.peaks,
             checks=decoded.checks,
-            warnings=(*self._warnings(spec.task), *self._prompt_warnings(spec.prompt), *decoded.warnings),
+            warnings=(*self._warnings(spec.task), *decoded.warnings),
             latents_output=latents_output,
             diagnostics=diagnostics,
         )
-
-    def _prompt_warnings(self, prompt: str) -> list[str]:
-        tags = unknown_tags(prompt, self.conditioner.tokenizer.added)
-        return [f"prompt: {tag} is no tag that H3 knows and is read as text" for tag in tags]
 
     def _warnings(self, task: Task | None = None) -> tuple[str, ...]:
         """Of a clip of that task; without one, of everything that is loaded."""

@@ -7,7 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h3runtime.api.prompt import PromptBody, PromptContext, assemble, clock, context_of, examples, judge, lint, speech
+from h3runtime.api.prompt import (
+    PromptBody,
+    PromptContext,
+    assemble,
+    clock,
+    context_of,
+    examples,
+    judge,
+    lint,
+    settle,
+    speech,
+)
 from h3runtime.core import ClipInput, GuideInput, MediaFile, ReferenceInput, SoundInput, Task
 
 SECONDS = 124 / 24
@@ -136,6 +147,18 @@ def test_the_shortest_prompt() -> None:
     assert assemble(body(), T2VA) == (
         "integrated_multimodal_description: [Shot 1] A cat.\n\noverall_soundscape: N/A\n\nnon_diegetic_music: N/A"
     )
+
+
+def test_a_plain_prompt_stays_as_it_is() -> None:
+    text = "  <foo> says: hello \n"
+    settled = settle(text, T2VA)
+    assert (settled.text, settled.offences, len(settled.warnings)) == (text, (), 2)
+
+
+def test_an_object_is_settled_at_once() -> None:
+    assert settle(body(), T2VA).text == assemble(body(), T2VA)
+    refused = settle(body(style="<Picture 1>"), T2VA)
+    assert [offence.field for offence in refused.offences] == ["prompt.style"]
 
 
 def test_guides_that_are_not_shown_have_no_line() -> None:

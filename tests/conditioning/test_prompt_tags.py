@@ -1,6 +1,12 @@
+"""The tags that the prompt linter knows are those of the real tokenizer."""
+
 import pytest
 
-from h3runtime.conditioning.prompt_tags import unknown_tags
+from h3runtime.api.prompt.labels import TOKENS, unknown_tags
+
+
+def test_the_linter_knows_what_the_tokenizer_knows(real_tokenizer) -> None:
+    assert frozenset(real_tokenizer.added) == TOKENS
 
 
 @pytest.mark.parametrize(
@@ -16,5 +22,5 @@ from h3runtime.conditioning.prompt_tags import unknown_tags
         ("", ()),
     ],
 )
-def test_only_tags_that_mean_nothing_are_reported(real_tokenizer, prompt, unknown) -> None:
-    assert unknown_tags(prompt, real_tokenizer.added) == unknown
+def test_only_tags_that_mean_nothing_are_reported(prompt: str, unknown: tuple[str, ...]) -> None:
+    assert unknown_tags(prompt) == unknown

@@ -140,13 +140,6 @@ def test_another_linear_than_the_loaded_one_is_refused(engine: ResidentEngine, m
         generate(engine, make_spec("other", linear="fp8"))
 
 
-def test_a_tag_that_h3_does_not_know_is_told(engine: ResidentEngine, make_spec: MakeSpec) -> None:
-    clip = generate(engine, make_spec(prompt="<d>[English] Hello.</d> <|cutof|> <Picture 1>"))
-    assert [w for w in clip.warnings if w.startswith("prompt:")] == [
-        "prompt: <|cutof|> is no tag that H3 knows and is read as text"
-    ]
-
-
 def test_an_existing_output_is_kept(engine: ResidentEngine, make_spec: MakeSpec) -> None:
     spec = make_spec()
     spec.output.write_text("mine")

@@ -10,8 +10,9 @@
     assemble   object -> text (conditioning contract §7)
     lint       text or object -> warnings; nothing is ever edited
     sayings    how speech that isn't marked as such looks, in several languages
+    settle     all three at once, for a prompt of either form
 
-`request` reads the body; `admission` and the command line judge, assemble and lint. Nothing here opens a medium.
+`request` reads the body; `admission` and the command line settle it. Nothing here opens a medium.
 """
 
 from h3runtime.api.prompt.assemble import assemble
@@ -19,5 +20,16 @@ from h3runtime.api.prompt.body import MAX_PROMPT, PromptBody
 from h3runtime.api.prompt.context import PromptContext, context_of
 from h3runtime.api.prompt.judge import judge
 from h3runtime.api.prompt.lint import lint
+from h3runtime.api.prompt.settle import SettledPrompt, settle
 
-__all__ = ["MAX_PROMPT", "PromptBody", "PromptContext", "assemble", "context_of", "judge", "lint"]
+__all__ = [
+    "MAX_PROMPT",
+    "PromptBody",
+    "PromptContext",
+    "SettledPrompt",
+    "assemble",
+    "context_of",
+    "judge",
+    "lint",
+    "settle",
+]
