@@ -62,16 +62,21 @@ async def read_delivery(content_type: str, stream: AsyncIterator[bytes], folder:
 
 def parse_object(body: bytes) -> dict[str, Any]:
     """A JSON object, numbers as they are (NaN and Infinity too: the fields refuse them by name)."""
+    parsed = parse_json(body, "the body")
+    if not isinstance(parsed, dict):
+        raise InvalidRequest("the body is not an object", [Offence("body", "is not an object", "a JSON object")])
+    return parsed
+
+
+def parse_json(text: bytes, name: str) -> Any:
+    """Any JSON that a field could hold. `MalformedRequest` saying what is wrong with what is called `name`."""
     try:
-        text = body.decode("utf-8-sig")
-        parsed = json.loads(text, object_pairs_hook=_unique, parse_int=_integer)
+        parsed = json.loads(text.decode("utf-8-sig"), object_pairs_hook=_unique, parse_int=_integer)
     except RecursionError:
         raise _too_deep() from None
     except ValueError as error:
-        raise MalformedRequest(f"the body is not JSON: {error}") from None
-    if not isinstance(parsed, dict):
-        raise InvalidRequest("the body is not an object", [Offence("body", "is not an object", "a JSON object")])
-    _judge_values(parsed)
+        raise MalformedRequest(f"{name} is not JSON: {error}") from None
+    _judge_values([parsed])
     return parsed
 
 
@@ -88,10 +93,10 @@ def _integer(digits: str) -> int | float:
     return int(digits) if len(digits) <= MAX_INTEGER_DIGITS else float("inf")
 
 
-def _judge_values(parsed: dict[str, Any]) -> None:
+def _judge_values(parsed: list[Any]) -> None:
     """Refuse what no field could hold, wherever it is: text that isn't Unicode, depths that aren't meant."""
     level: list[Any] = [parsed]
-    for _ in range(MAX_DEPTH):
+    for _ in range(MAX_DEPTH + 1):
         texts = [text for value in level for text in _texts(value)]
         if any(not text.isascii() and SURROGATE.search(text) for text in texts):
             raise MalformedRequest("the JSON holds half of a surrogate pair, which is no character")
