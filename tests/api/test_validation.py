@@ -81,9 +81,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"prompt": "x" * 7001}, "prompt", "1..7000"),
     ({"prompt": None}, "prompt", "value"),
     ({"prompt": 5}, "prompt", "text"),
-    ({"prompt": {"summary": "x"}}, "prompt", "text"),
+    ({"prompt": {"summary": "x"}}, "prompt.shots", "value"),
+    ({"prompt": []}, "prompt", "object"),
     ({"task": "v2v"}, "task", "fl2va"),
-    ({"task": "ref2va"}, "task", "fl2va"),
+    ({"task": True}, "task", "ref2va"),
     ({"task": None}, "task", "value"),
     # Booleans, nulls, unknown names
     ({"overwrite": "yes"}, "overwrite", "true"),
@@ -95,8 +96,10 @@ REFUSED: list[tuple[dict[str, Any], str, str]] = [
     ({"diagnostics": {"frames": True}}, "diagnostics.frames", "latents"),
     ({"width": None}, "width", "value"),
     ({"referances": []}, "referances", "first_frame"),
-    ({"references": []}, "references", "first_frame"),
-    ({"keyframes": None}, "keyframes", "first_frame"),
+    ({"references": {}}, "references", "list"),
+    ({"references": None}, "references", "value"),
+    ({"keyframes": None}, "keyframes", "value"),
+    ({"refine": {}}, "refine", "first_frame"),
     ({"quality": "high"}, "quality", ""),
     ({"n": 2}, "n", ""),
     ({"": 1}, "", ""),
@@ -270,6 +273,7 @@ def test_two_random_seeds_differ_and_are_told(server: Running) -> None:
         ("l2va", ["first_frame"], {"task", "first_frame", "last_frame"}),
         ("fl2va", ["last_frame"], {"task", "first_frame"}),
         ("i2va", ["first_frame", "last_frame"], {"task", "last_frame"}),
+        ("ref2va", ["first_frame"], {"task", "references"}),
     ],
 )
 def test_a_task_against_its_inputs_names_both(server: Running, task: str, inputs: list[str], fields: set[str]) -> None:

@@ -14,6 +14,10 @@ from h3runtime.api.request.values import Strict, refusal, refusal_of, shown
 
 SOUND_LEGAL = '"auto" (the clip\'s own), "off" or a medium'
 
+MAX_SPANS = 1000
+MAX_ITEMS = 64
+"""Of a list of inputs: as many as a form may have parts. Fewer references are legal; that is a rule's to say."""
+
 
 def _sound(value: Any) -> Any:
     """Which sound: a word, or a medium, judged as one: a choice of two types would report the errors of both."""
@@ -41,7 +45,7 @@ class KeyframeBody(Strict):
             raise refusal("holds both image and video", "one of the two")
         if self.audio == "auto" and self.video is None:
             raise refusal_of("audio", '"auto" is the sound of a clip, and there is no video', '"off" or a medium')
-        if self.image is None and self.video is None and not isinstance(self.audio, MediaBody):
+        if not self.model_fields_set & {"image", "video"} and not isinstance(self.audio, MediaBody):
             raise refusal("holds no guide", "image, video, or a medium as audio")
         return self
 
@@ -76,12 +80,12 @@ class MasksBody(Strict):
     """Which part of `source` is generated anew: 1 or white generates, 0 or black keeps."""
 
     video: MediaBody | None = Field(None, description="A picture for all frames, or a clip.")
-    audio: Annotated[tuple[MaskSpanBody, ...] | None, Field(strict=False)] = Field(
+    audio: Annotated[tuple[MaskSpanBody, ...] | None, Field(strict=False, max_length=MAX_SPANS)] = Field(
         None, description="Spans of time; what lies in none is generated."
     )
 
     @model_validator(mode="after")
     def _masks_something(self) -> MasksBody:
-        if self.video is None and self.audio is None:
+        if not self.model_fields_set:
             raise refusal("holds no mask", "video, audio or both")
         return self

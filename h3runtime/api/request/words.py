@@ -45,6 +45,8 @@ WORDS: Mapping[str, tuple[str, str]] = {
     "model_attributes_type": ("{value} is not an object", "an object"),
 }
 """Kind of error, as the library names it -> what we say of the value, and of what would be legal."""
+SIZES = frozenset({"too_long", "too_short", "string_too_long"})
+"""Kinds that say what is legal better than `RANGES`."""
 RANGES: Mapping[str, str] = {
     "prompt": f"a text of {PROMPT_LEGAL}, or an object",
     "task": ", ".join(repr(task.value) for task in Task),
@@ -92,7 +94,8 @@ def offence_of(location: Location, item: ErrorDetails) -> Offence:
         return Offence(field, str(context["text"]), str(context["legal"]))
     message, legal = WORDS.get(item["type"], ("{value} is refused", item["msg"]))
     filled = {"value": shown(item["input"]), **{name: str(part) for name, part in context.items()}}
-    return Offence(field, message.format(**filled), known or legal.format(**filled))
+    says_best = known is None or item["type"] in SIZES
+    return Offence(field, message.format(**filled), legal.format(**filled) if says_best else str(known))
 
 
 def null_offence(location: Location) -> Offence:
