@@ -288,7 +288,7 @@ def test_published_sizes_are_told_in_gib() -> None:
     assert caught.value.message.startswith(
         "the weights don't fit into memory: fl2va 11.67 GiB (fl2va.safetensors) + ref2va"
     )
-    assert "= 46.77 GiB, but cuda:0 has 40.00 GiB free: short by 6.77 GiB; without ref2va it would fit" in str(
+    assert "= 46.78 GiB, but cuda:0 has 40.00 GiB free: short by 6.78 GiB; without ref2va it would fit" in str(
         caught.value
     )
     require_room(weights, working, 119 * 2**30, torch.device("cuda", 0))
