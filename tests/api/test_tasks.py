@@ -124,6 +124,13 @@ def test_where_an_input_is_broken_none_is_called_missing() -> None:
     assert told(task="l2va", keyframes=[at(80)], frames=81).keys() == {"frames"}
 
 
+def test_every_task_judges_a_field_in_the_same_words() -> None:
+    wrong = {"seed": 1.5, "first_frame": {}, "keyframes": [{"fram": 1}], "references": [{"type": "gif"}], "format": 3}
+    words = [offences(**wrong, task=task) for task in Task]
+    assert len(words[0]) == 7
+    assert all(others == words[0] for others in words[1:])
+
+
 GUIDES: list[tuple[dict[str, Any], dict[str, str]]] = [
     ({"keyframes": [at(124)]}, {"keyframes[0].frame": "-124..123"}),
     ({"keyframes": [at(0), at(-125)]}, {"keyframes[1].frame": "-124..123"}),

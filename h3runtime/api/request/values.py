@@ -1,4 +1,4 @@
-"""What single values of a request must be, and the strict base of all its bodies. Knows no field by its name's context.
+"""What single values of a request must be, and the strict base of all its bodies. Looks at no two fields together.
 
 A validator here takes a value as JSON gave it and returns the one that the rules read, or refuses it in our own words:
 why, and what would be legal. The bodies annotate their fields with these; `read` turns refusals into offences.
