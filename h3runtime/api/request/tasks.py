@@ -1,8 +1,8 @@
 """The body of `POST /generate`: one wide body that the rules read, and a narrower one for each task.
 
 All fields stand once, in `GenerateBody`; a task's body is one that takes fewer inputs, so a field is judged in the same
-words for every task. `task` tells them apart; where it is left out, the inputs do. Rules between fields (canvas, length,
-frames of guides) are in `rules`; `read` feeds raw JSON in.
+words for every task. `task` tells them apart; where it is left out, the inputs do. Rules between fields (canvas,
+length, frames of guides) are in `rules`; `read` feeds raw JSON in.
 """
 
 from __future__ import annotations
