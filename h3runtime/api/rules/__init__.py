@@ -3,10 +3,14 @@
 Each rule takes the readable part of the body and says what is wrong, under the names the client used; none of them
 stops at the first fault, and none judges a field that is broken already. `resolve` and `admission` feed the body, the
 sizes of the media that could be opened, and the server's limits; what comes out needs no judging again.
+
+`resolve_request` calls all of these once: length, references (counts, fields that do nothing), masks (source, spans),
+task, canvas (and what is stretched to it), guides (range, clashes, how much is continued). Whoever has measured the
+media adds only what needs measures: durations, whether a clip fits behind its frame, whether there is a sound.
 """
 
 from h3runtime.api.rules.backend import judge_backend
-from h3runtime.api.rules.canvas import judge_canvas
+from h3runtime.api.rules.canvas import STRETCH_WARNING, judge_canvas
 from h3runtime.api.rules.guides import guide_frames, judge_guides
 from h3runtime.api.rules.length import judge_length
 from h3runtime.api.rules.masks import judge_masks
@@ -20,6 +24,7 @@ FRAMES = ("first_frame", "last_frame")
 
 __all__ = [
     "FRAMES",
+    "STRETCH_WARNING",
     "SUFFIX",
     "Verdict",
     "guide_frames",
