@@ -29,8 +29,8 @@ from h3runtime.errors import JobCancelled
 class LanguageInput:
     """What the language layers start from.
 
-    embeds: fp32 [1, L, hidden], vision features in place. vision_rows: int64 [V], their rows in order.
-    deepstack: per tap fp32 [V, hidden]; none without a vision block.
+    embeds: fp32 [1, L, hidden], vision features in place; the language layers work in its memory.
+    vision_rows: int64 [V], their rows in order. deepstack: per tap fp32 [V, hidden]; none without a vision block.
     """
 
     embeds: torch.Tensor
@@ -62,23 +62,24 @@ class TextEncoder(nn.Module):
 
     @torch.no_grad()
     def language_input(self, presentation: Presentation, poll: Callable[[], None] | None = None) -> LanguageInput:
-        """Look up the text rows and compute the vision rows, one block at a time."""
+        """Look up the text rows and compute the vision rows, one block at a time, each written where it belongs."""
         poll = poll or _poll(None)
         device = self.visual.pos_embed.weight.device
         is_vision = torch.zeros(presentation.rows, dtype=torch.bool)
-        features: list[torch.Tensor] = []
-        deepstacks: list[tuple[torch.Tensor, ...]] = []
         for block in presentation.blocks:
             is_vision[block.start : block.stop] = True
-            main, deepstack = self.visual(patch_rows(block.pixels).to(device), block.grid, poll)
-            features.append(main)
-            deepstacks.append(deepstack)
-        embeds = self._embeddings(presentation, is_vision, device)
         vision_rows = is_vision.nonzero().flatten().to(device)
-        if features:
-            embeds[vision_rows] = torch.cat(features)
-        per_tap = tuple(torch.cat(tap) for tap in zip(*deepstacks, strict=True))
-        return LanguageInput(embeds.unsqueeze(0), vision_rows, per_tap)
+        embeds = self._embeddings(presentation, is_vision, device)
+        taps = self.config.vision.taps if presentation.blocks else ()
+        deepstack = tuple(embeds.new_empty(len(vision_rows), self.config.hidden) for _ in taps)
+        first = 0
+        for block in presentation.blocks:
+            main, tapped = self.visual(patch_rows(block.pixels).to(device), block.grid, poll)
+            embeds[block.start : block.stop] = main
+            for feature, rows in zip(deepstack, tapped, strict=True):
+                feature[first : first + len(main)] = rows
+            first += len(main)
+        return LanguageInput(embeds.unsqueeze(0), vision_rows, deepstack)
 
     def _embeddings(self, presentation: Presentation, is_vision: torch.Tensor, device: torch.device) -> torch.Tensor:
         """fp32 [L, hidden]; vision rows hold the row of some text, to be replaced, since a pad's id need not exist."""

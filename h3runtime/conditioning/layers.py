@@ -1,19 +1,23 @@
-"""Small layers that the vision tower and the language model share.
+"""Small layers that the vision tower and the language model share, and the rows that they take at a time.
 
 The encoder computes in fp32 whatever dtype its weights are stored in (conditioning contract §1.7): norms cast their
 weights to the activation's dtype per call, as the linear backends do. Knows neither tower nor text.
+
+A presentation may have 30,000 rows. What all rows need at once (the residual stream, keys and values) is kept whole;
+everything wider runs in chunks of rows that hold `CHUNK_BYTES` at most, and up to that in one piece.
 """
 
 from __future__ import annotations
-
-from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-ROWS_AT_ONCE = 4096
-"""Above this many rows an MLP runs in slices: at the published width the middle of 4096 rows is 420 MB in fp32."""
+CHUNK_BYTES = 512 * 2**20
+"""What the rows of one chunk may hold at their widest place: about as much as the widest published weight in fp32, 524
+MB, which a quantised file's linear makes anew for each chunk. 2176 rows of the published language layers."""
+CHUNK_MULTIPLE = 128
+"""Chunks of more rows than this are multiples of it, which fills a matmul's tiles."""
 
 
 class RMSNorm(nn.Module):
@@ -47,8 +51,14 @@ def uninitialised_embedding(rows: int, size: int) -> nn.Embedding:
     return nn.Embedding(rows, size, _weight=torch.empty(rows, size))
 
 
-def in_row_slices(function: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
-    """`function`, which treats each row of x [.., rows, C] on its own, with the middle of only some rows at a time."""
-    if x.shape[-2] <= ROWS_AT_ONCE:
-        return function(x)
-    return torch.cat([function(rows) for rows in torch.split(x, ROWS_AT_ONCE, dim=-2)], dim=-2)
+def row_chunks(rows: int, row_bytes: int) -> list[slice]:
+    """[0, rows) in order, in chunks of which each holds at most `CHUNK_BYTES` if a row holds `row_bytes`.
+
+    As equal in length as can be: a matmul over a handful of rows may add in another order than over many.
+    """
+    most = max(CHUNK_BYTES // row_bytes, 1)
+    multiple = CHUNK_MULTIPLE if most >= CHUNK_MULTIPLE else 1
+    most -= most % multiple
+    step = -(-rows // -(-rows // most))
+    step += -step % multiple
+    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]

@@ -4,7 +4,8 @@
                                   outputs of the tap blocks -> their own mergers -> [N/4, out_hidden] each
 
 One call is one frame grid (a still picture, or a pair of frames as one), so attention never crosses blocks and memory
-is that of the largest block. N = gh*gw rows in merge order throughout. Fed by `vision_preprocess`; read by `encoder`.
+is that of the largest block: x, q, k and v of all its rows, and chunks of everything wider. N = gh*gw rows in merge
+order throughout. Fed by `vision_preprocess`; read by `encoder`.
 """
 
 from __future__ import annotations
@@ -17,10 +18,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.conditioning.config import VisionConfig
-from h3runtime.conditioning.layers import LayerNorm, in_row_slices, uninitialised_embedding
+from h3runtime.conditioning.layers import LayerNorm, row_chunks, uninitialised_embedding
 from h3runtime.conditioning.mrope import Rotary, rotate
 from h3runtime.media.vision_size import FRAMES, MERGE, PATCH, Grid
 
+FP32 = 4
 ROPE_THETA = 10_000.0
 """Base of the tower's own 2-D rotary (conditioning contract §1.9)."""
 
@@ -40,7 +42,7 @@ class VisionTower(nn.Module):
     ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
         """patches fp32 [N, C*2*16*16] -> features [N/4, out_hidden], one such tensor per tap. `poll` runs per block."""
         x = self.patch_embed(patches)
-        x = x + self._positions(grid, x.device)
+        x += self._positions(grid, x.device)
         rotary = _axial_angles(grid, self.config.hidden // self.config.heads, x.device)
         deepstack = []
         for index, block in enumerate(self.blocks):
@@ -81,20 +83,53 @@ class PatchEmbed(nn.Module):
 
 
 class VisionBlock(nn.Module):
+    """x fp32 [N, hidden] is changed in place and returned."""
+
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
         self.norm1 = LayerNorm(config.hidden, config.eps)
         self.attn = VisionAttention(config)
         self.norm2 = LayerNorm(config.hidden, config.eps)
         self.mlp = VisionMlp(config)
+        self.config = config
 
     def forward(self, x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        x = x + self.attn(self.norm1(x), rotary)
-        return x + in_row_slices(self.mlp, self.norm2(x))
+        kept = self.attn.room(x)
+        for rows in row_chunks(len(x), qkv_row_bytes(self.config)):
+            self.attn.keep(self.norm1(x[rows]), rotary, rows, kept)
+        for rows in row_chunks(len(x), attention_row_bytes(self.config)):
+            x[rows] += self.attn(rows, kept)
+        del kept
+        for rows in row_chunks(len(x), mlp_row_bytes(self.config)):
+            x[rows] += self.mlp(self.norm2(x[rows]))
+        return x
+
+
+def qkv_row_bytes(config: VisionConfig) -> int:
+    """The normed row, its three thirds, and what q and k go through."""
+    return FP32 * 7 * config.hidden
+
+
+def attention_row_bytes(config: VisionConfig) -> int:
+    """What attention gives, the same head by head, and its projection."""
+    return FP32 * 3 * config.hidden
+
+
+def mlp_row_bytes(config: VisionConfig) -> int:
+    """The normed row, the middle before and after its GELU, the result."""
+    return FP32 * 2 * (config.hidden + config.intermediate)
+
+
+def merger_row_bytes(config: VisionConfig) -> int:
+    """Of one feature: four patches normed, the middle before and after its GELU, the result."""
+    return FP32 * (3 * config.merged + config.out_hidden)
 
 
 class VisionAttention(nn.Module):
-    """Full attention among the N patches of one grid. qkv: thirds q, k, v; a head is a slice of its third."""
+    """Full attention among the N patches of one grid. qkv: thirds q, k, v; a head is a slice of its third.
+
+    q, k and v of all patches are kept, fp32 [3, N, heads, D], q and k rotated; then chunks of patches attend.
+    """
 
     def __init__(self, config: VisionConfig) -> None:
         super().__init__()
@@ -102,12 +137,22 @@ class VisionAttention(nn.Module):
         self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
         self.proj = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, x: torch.Tensor, rotary: Rotary) -> torch.Tensor:
-        q, k, v = self.qkv(x).unflatten(-1, (3, 1, self.heads, -1)).permute(1, 2, 0, 3, 4)  # [1, N, heads, D] each
-        q, k = rotate(q, rotary), rotate(k, rotary)
+    def room(self, x: torch.Tensor) -> torch.Tensor:
+        """Memory for q, k and v of all rows of x [N, hidden]."""
+        return x.new_empty(3, len(x), self.heads, x.shape[-1] // self.heads)
+
+    def keep(self, x: torch.Tensor, rotary: Rotary, rows: slice, kept: torch.Tensor) -> None:
+        """Write q, k and v of `rows`, whose normed stream is x [R, hidden]."""
+        q, k, v = self.qkv(x).unflatten(-1, (3, self.heads, -1)).unbind(1)
+        turn = rotary[0][rows], rotary[1][rows]
+        kept[0, rows], kept[1, rows], kept[2, rows] = rotate(q, turn), rotate(k, turn), v
+
+    def forward(self, rows: slice, kept: torch.Tensor) -> torch.Tensor:
+        """What attention adds at `rows`: [R, hidden]."""
         # Four axes: with three, PyTorch takes a path that holds all N x N scores.
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-        attended: torch.Tensor = self.proj(out.transpose(1, 2).flatten(2).squeeze(0))
+        q, k, v = kept.transpose(1, 2).unsqueeze(1)  # [1, heads, N, D] each
+        out = F.scaled_dot_product_attention(q[:, :, rows], k, v)
+        attended: torch.Tensor = self.proj(out[0].transpose(0, 1).flatten(1))
         return attended
 
 
@@ -127,6 +172,7 @@ class Merger(nn.Module):
 
     def __init__(self, config: VisionConfig, *, norm_first: bool) -> None:
         super().__init__()
+        self.config = config
         self.merged = config.merged
         self.norm = LayerNorm(config.hidden if norm_first else config.merged, config.eps)
         self.norm_first = norm_first
@@ -134,8 +180,17 @@ class Merger(nn.Module):
         self.linear_fc2 = nn.Linear(config.merged, config.out_hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.norm(x).view(-1, self.merged) if self.norm_first else self.norm(x.view(-1, self.merged))
-        out: torch.Tensor = self.linear_fc2(F.gelu(self.linear_fc1(x)))
+        """Patch rows [N, hidden] -> features [N/4, out_hidden]."""
+        fours = x.view(-1, self.merged)
+        features = x.new_empty(len(fours), self.config.out_hidden)
+        for rows in row_chunks(len(fours), merger_row_bytes(self.config)):
+            features[rows] = self._merge(fours[rows])
+        return features
+
+    def _merge(self, fours: torch.Tensor) -> torch.Tensor:
+        size = self.config.hidden if self.norm_first else self.merged
+        normed = self.norm(fours.view(-1, size)).view(-1, self.merged)
+        out: torch.Tensor = self.linear_fc2(F.gelu(self.linear_fc1(normed)))
         return out
 
 

@@ -1,9 +1,11 @@
 """No stage ever holds a score for each pair of rows: every tensor that an operator returns is smaller than that."""
 
+import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from h3runtime.conditioning import layers
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.conditioning.presentation import Markers, assemble
 from tests.conditioning.small import picture
@@ -21,11 +23,13 @@ class LargestResult(TorchDispatchMode):
         return out
 
 
-def test_language_attention_holds_no_square_of_rows(small_encoder) -> None:
+@pytest.mark.parametrize("budget", [layers.CHUNK_BYTES, 1_000_000], ids=["in one piece", "in chunks"])
+def test_language_attention_holds_no_square_of_rows(small_encoder, monkeypatch, budget) -> None:
     rows = 1500
+    monkeypatch.setattr(layers, "CHUNK_BYTES", budget)
     with LargestResult() as largest:
         small_encoder.encode(assemble([[1] * rows]))
-    assert 0 < largest.elements < rows * rows
+    assert 0 < largest.elements < rows * rows / (1 if budget > 1_000_000 else 4)
 
 
 def test_vision_attention_holds_no_square_of_patches(small_encoder) -> None:

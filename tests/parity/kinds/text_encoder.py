@@ -38,7 +38,7 @@ def check_case(fixture: Fixture, at: str, presentation: Presentation, model: Tex
     wanted = fixture.tensors.get(f"{at}position_ids", plain)
     assert_equal(f"{at}position_ids", positions.float(), wanted)
     layer0 = []
-    with model.model.layers[0].register_forward_hook(lambda _module, _args, out: layer0.append(out)):
+    with model.model.layers[0].register_forward_hook(lambda _module, _args, out: layer0.append(out.clone())):
         features = model.encode(presentation)
     assert_close(f"{at}layer0", layer0[0], fixture[f"{at}layer0"], rel=REL)
     assert_close(f"{at}hidden", features.hidden, fixture[f"{at}hidden"], rel=REL)
