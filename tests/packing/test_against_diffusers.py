@@ -36,7 +36,6 @@ from h3runtime.denoiser.schedule import Timesteps, timesteps
 from h3runtime.denoiser.timeline import clock, runs
 from h3runtime.packing import geometry
 from h3runtime.packing.layout import Grid, pack
-from tests.conditioning import small
 from tests.denoiser import tiny
 from tests.denoiser.test_against_diffusers import CONFIG, theirs
 from tests.parity.dit_case import build
@@ -373,8 +372,3 @@ def latents_of(listed: list[Given]) -> list[Reference]:
         sound = tiny.noise(1, CONFIG.audio_channels, 2, given_.sound, seed=seed + 100)
         made.append(Reference(shape.kind, picture if shape.latent_frames else None, sound if given_.sound else None))
     return made
-
-
-@pytest.fixture(scope="module")
-def byte_tokenizer(tmp_path_factory) -> PromptTokenizer:
-    return small.byte_tokenizer(tmp_path_factory.mktemp("tokenizer"))
