@@ -1,30 +1,37 @@
 """From a delivery to a job in line, or to one error that lists everything wrong with it.
 
-Runs in a worker thread. The order: fields, media, rules between fields, then the output's name; nothing reaches the
-engine before all of it is settled, so two bad requests can't harm a good one.
+Runs in a worker thread. The order:
+
+    fields -> a copy of every medium, measured -> rules -> every clip and sound decoded -> the output's name
+
+so that nothing is decoded whose measure already breaks a limit, and nothing reaches the engine before all of it is
+settled: two bad requests can't harm a good one.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any
 
 from ulid import ULID
 
 from h3runtime.api import rules
 from h3runtime.api.body import Delivery
-from h3runtime.api.guides import guides_of
-from h3runtime.api.media import MediaSource, OpenedPicture, open_picture
+from h3runtime.api.faults import Faults
+from h3runtime.api.fetching import Fetcher
+from h3runtime.api.inputs import Inputs, open_inputs, verify_inputs
+from h3runtime.api.job_clips import JobClips
+from h3runtime.api.judging import Judged, judge_clip
+from h3runtime.api.media import Intake, MediaSource
+from h3runtime.api.partitions import judge_partition
 from h3runtime.api.request import FormatBody, GenerateBody, ReadBody, read_body
-from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
-from h3runtime.core import EncodeSettings, EngineFacts, GenerateSpec
-from h3runtime.errors import BadMedia, DiskFull, InvalidRequest, Offence, invalid
+from h3runtime.api.resolve import sampling_of
+from h3runtime.core import TAIL_FRAMES, EncodeSettings, EngineFacts, GenerateSpec, TailRequest
+from h3runtime.errors import DiskFull, Offence
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue, outputs_of
 from h3runtime.jobs.table import Job
-from h3runtime.packing.geometry import Size
 from h3runtime.settings import Settings
 
 
@@ -50,59 +57,55 @@ class Admission:
 
     def _admit(self, job_id: str, delivery: Delivery, facts: EngineFacts) -> Job:
         read = read_body(delivery.request)
-        faults = _Faults(list(delivery.offences) + list(read.offences))
-        faults.offences += _stray_parts(delivery)
-        pictures = self._open_pictures(job_id, read, delivery, faults)
-        verdict = rules.Verdict(read)
-        resolved = self._resolve(read.body, {name: picture.size for name, picture in pictures.items()}, facts, verdict)
-        faults.offences += verdict.offences
+        faults = Faults([*delivery.offences, *read.offences, *_stray_parts(delivery)])
+        judged = self._judge(read, self._intake(job_id, delivery), facts, faults)
+        faults.offences += judged.verdict.offences
         faults.raise_any()
-        spec = self._spec(job_id, read.body, resolved, pictures, delivery.request)
+        spec = self._spec(job_id, read.body, judged, delivery.request)
         with self._queue.promise_outputs(outputs_of(spec), read.body.overwrite):
             spec.scratch.mkdir(parents=True, exist_ok=True)
-            return self._queue.admit(spec, tuple(verdict.warnings), facts.checkpoint)
+            return self._queue.admit(spec, tuple(judged.verdict.warnings), facts.checkpoint)
 
-    def _open_pictures(
-        self, job_id: str, read: ReadBody, delivery: Delivery, faults: _Faults
-    ) -> dict[str, OpenedPicture]:
-        limit = self._settings.max_upload_bytes
-        source = MediaSource(delivery.files, self._settings.media_root, limit)
-        opened = {}
-        for name in rules.FRAMES:
-            medium = getattr(read.body, name)
-            if medium is not None:
-                with faults.collect():
-                    opened[name] = open_picture(name, medium, source, self._folders.inputs_of(job_id))
-        return opened
+    def _intake(self, job_id: str, delivery: Delivery) -> Intake:
+        settings = self._settings
+        fetcher = Fetcher(settings.url_allow, settings.max_upload_bytes)
+        source = MediaSource(delivery.files, settings.media_root, settings.max_upload_bytes, fetcher)
+        return Intake(source, self._folders.inputs_of(job_id))
 
-    def _resolve(
-        self, body: GenerateBody, pictures: Mapping[str, Size], facts: EngineFacts, verdict: rules.Verdict
-    ) -> Resolved:
-        resolved = resolve_request(body, pictures, self._settings.max_area, self._settings.max_frames, verdict)
+    def _judge(self, read: ReadBody, intake: Intake, facts: EngineFacts, faults: Faults) -> Judged:
+        """What the media measure decides; then, unless that is too much to decode, what they really hold."""
+        measured = open_inputs(read.body, intake, JobClips(self._queue.table, self._folders), faults)
+        judged = self._judge_all(read, measured, facts)
+        if any(offence.field.startswith("references") for offence in judged.verdict.offences):
+            return judged
+        verified = verify_inputs(measured, faults)
+        return judged if verified == measured else self._judge_all(read, verified, facts)
+
+    def _judge_all(self, read: ReadBody, inputs: Inputs, facts: EngineFacts) -> Judged:
+        judged = judge_clip(read, inputs, self._settings.max_area, self._settings.max_frames)
+        body, verdict = read.body, judged.verdict
+        judge_partition(body, judged.resolved.task, facts, verdict)
         rules.judge_backend("attention", body.attention, facts.attention, verdict)
         rules.judge_backend("linear", body.linear, facts.linear, verdict)
         rules.judge_output(body.output, self._folders.outputs, verdict)
-        return resolved
+        return judged
 
-    def _spec(
-        self,
-        job_id: str,
-        body: GenerateBody,
-        resolved: Resolved,
-        pictures: Mapping[str, OpenedPicture],
-        words: Mapping[str, Any],
-    ) -> GenerateSpec:
+    def _spec(self, job_id: str, body: GenerateBody, judged: Judged, words: Mapping[str, Any]) -> GenerateSpec:
+        resolved = judged.resolved
         return GenerateSpec(
             job_id=job_id,
             task=resolved.task,
-            prompt=str(body.prompt),
+            prompt=judged.prompt,
             width=resolved.size.width,
             height=resolved.size.height,
             frames=resolved.frames,
             sampling=sampling_of(body),
             output=self._folders.outputs / (body.output or f"{job_id}{rules.SUFFIX}"),
             scratch=self._folders.scratch_of(job_id),
-            guides=guides_of({name: picture.file for name, picture in pictures.items()}, resolved.frames),
+            guides=judged.guides,
+            references=judged.references,
+            source=judged.source,
+            tail=TailRequest(self._folders.tail_of(job_id), min(resolved.frames, TAIL_FRAMES)),
             attention=body.attention,
             linear=body.linear,
             encode=_encode(body.format or FormatBody()),
@@ -114,50 +117,37 @@ class Admission:
         )
 
 
-class _Faults:
-    """Offences from every stage of the judgement, and whether all of them are about the content of media."""
-
-    def __init__(self, offences: list[Offence]) -> None:
-        self.offences = offences
-        self._media: list[Offence] = []
-
-    @contextmanager
-    def collect(self) -> Iterator[None]:
-        try:
-            yield
-        except BadMedia as error:
-            self._media += error.offences
-        except InvalidRequest as error:
-            self.offences += error.offences
-
-    def raise_any(self) -> None:
-        """In the order found; `BadMedia` if nothing else is wrong."""
-        if self.offences:
-            raise invalid([*self.offences, *self._media])
-        if self._media:
-            raise BadMedia("; ".join(f"{o.field}: {o.message}" for o in self._media), self._media)
-
-
 def _stray_parts(delivery: Delivery) -> list[Offence]:
     """Every upload must be named by a field: a part that nobody reads is a mistake of the client's."""
-    media = [delivery.request.get(name) for name in rules.FRAMES]
-    named = {medium.get("upload") for medium in media if isinstance(medium, dict)}
+    named = set(_named_parts(delivery.request))
     legal = 'parts that a field names by {"upload": PART}'
     return [
         Offence(name, "no field of the request names this part", legal) for name in delivery.files if name not in named
     ]
 
 
+def _named_parts(value: Any) -> Iterator[str]:
+    """Wherever they are in the request: one in a field that has another fault is named all the same."""
+    if isinstance(value, dict):
+        if isinstance(part := value.get("upload"), str):
+            yield part
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from _named_parts(item)
+
+
 def _encode(form: FormatBody) -> EncodeSettings:
     return EncodeSettings(loudness=form.loudness, crf=form.crf, audio_bitrate=form.audio_bitrate)
 
 
-def _without_media(words: Mapping[str, Any]) -> dict[str, Any]:
-    """The client's own words, with each picture that they held replaced by its hash."""
-    return {name: _told_medium(value) if name in rules.FRAMES else value for name, value in words.items()}
+def _without_media(words: Any) -> Any:
+    """The client's own words, with each data URL in them replaced by its hash."""
+    if isinstance(words, list):
+        return [_without_media(item) for item in words]
+    if isinstance(words, dict):
+        return {name: _hashed(item) if name == "data" else _without_media(item) for name, item in words.items()}
+    return words
 
 
-def _told_medium(medium: Any) -> Any:
-    if not isinstance(medium, dict) or "data" not in medium:
-        return medium
-    return {"data": "sha256:" + hashlib.sha256(medium["data"].encode()).hexdigest()}
+def _hashed(data: Any) -> Any:
+    return "sha256:" + hashlib.sha256(data.encode()).hexdigest() if isinstance(data, str) else data

@@ -13,11 +13,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from h3runtime.api.guides import guides_of
-from h3runtime.api.prompt import context_of, lint
+from h3runtime.api.faults import Faults
+from h3runtime.api.inputs import open_inputs, verify_inputs
+from h3runtime.api.judging import Judged, judge_clip
+from h3runtime.api.media import Intake, MediaSource
 from h3runtime.api.request import ReadBody, read_body
-from h3runtime.api.resolve import Resolved, resolve_request, sampling_of
-from h3runtime.api.rules import Verdict
+from h3runtime.api.resolve import sampling_of
 from h3runtime.cli.options import (
     add_encoder_flags,
     add_run_flags,
@@ -30,12 +31,10 @@ from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.result import clip_facts
 from h3runtime.cli.stopping import Stopping
-from h3runtime.core import EncodeSettings, GenerateSpec, MediaFile
-from h3runtime.errors import H3Error, Offence, invalid
+from h3runtime.core import EncodeSettings, GenerateSpec
+from h3runtime.errors import Offence, invalid
 from h3runtime.jobs.queue import outputs_of
-from h3runtime.media.pictures import measure_picture
 from h3runtime.observe.cores import engine_threads
-from h3runtime.packing.geometry import Size
 from h3runtime.settings import SERVICE_ONLY, Settings, add_flags, flag, resolve
 
 FIELDS = {
@@ -130,64 +129,42 @@ def spec_of(arguments: argparse.Namespace, settings: Settings, scratch: Path) ->
     """The judged request and its warnings. One InvalidRequest lists everything wrong with it."""
     given = {name: getattr(arguments, name) for name in FIELDS}
     raw = {name: value for name, value in given.items() if value is not None}
-    raw |= {name: {"upload": name} for name in PICTURES if getattr(arguments, name) is not None}
+    raw |= {name: {"path": str(path)} for name in PICTURES if (path := getattr(arguments, name)) is not None}
     read = read_body(raw)
-    offences = list(read.offences)
-    pictures, sizes = _measured(arguments, read, offences)
-    verdict = Verdict(read)
-    resolved = resolve_request(read.body, sizes, settings.max_area, settings.max_frames, verdict)
-    offences += verdict.offences
-    encode = encode_settings(arguments, offences)
-    if offences:
-        raise invalid(offences)
-    spec = _spec(arguments, read, resolved, pictures, encode, raw, scratch)
+    faults = Faults(read.offences)
+    source = MediaSource({}, Path.cwd(), settings.max_upload_bytes, is_own=True)
+    inputs = verify_inputs(open_inputs(read.body, Intake(source, scratch / "inputs"), None, faults), faults)
+    judged = judge_clip(read, inputs, settings.max_area, settings.max_frames)
+    faults.offences += judged.verdict.offences
+    encode = encode_settings(arguments, faults.offences)
+    faults.raise_any()
+    spec = _spec(arguments, read, judged, encode, raw, scratch)
     for path in sorted(outputs_of(spec)):
         refuse_taken(path, overwrite=spec.overwrite)
-    odd = lint(spec.prompt, context_of(spec.task, spec.frames, spec.guides, spec.references))
-    return spec, (*verdict.warnings, *odd)
-
-
-def _measured(
-    arguments: argparse.Namespace, read: ReadBody, offences: list[Offence]
-) -> tuple[dict[str, MediaFile], dict[str, Size]]:
-    files, sizes = {}, {}
-    for name in PICTURES:
-        path: Path | None = getattr(arguments, name)
-        if path is None or name in read.broken:
-            continue
-        try:
-            if not path.is_file():
-                raise invalid([Offence(name, f"there is no file {path}", "a picture")])
-            facts = measure_picture(path, name)
-        except H3Error as error:
-            offences.extend(error.offences or [Offence(name, error.message)])
-        else:
-            files[name], sizes[name] = MediaFile(path.absolute(), name), Size(facts.width, facts.height)
-    return files, sizes
+    return spec, tuple(judged.verdict.warnings)
 
 
 def _spec(
     arguments: argparse.Namespace,
     read: ReadBody,
-    resolved: Resolved,
-    pictures: dict[str, MediaFile],
+    judged: Judged,
     encode: EncodeSettings,
     raw: dict[str, Any],
     scratch: Path,
 ) -> GenerateSpec:
-    sampling = sampling_of(read.body)
+    sampling, resolved = sampling_of(read.body), judged.resolved
     output = arguments.output or Path(f"h3-{sampling.seed}.mp4")
     return GenerateSpec(
         job_id="command-line",
         task=resolved.task,
-        prompt=str(read.body.prompt),
+        prompt=judged.prompt,
         width=resolved.size.width,
         height=resolved.size.height,
         frames=resolved.frames,
         sampling=sampling,
         output=output_path(output, overwrite=arguments.overwrite),
         scratch=scratch,
-        guides=guides_of(pictures, resolved.frames),
+        guides=judged.guides,
         encode=encode,
         overwrite=arguments.overwrite,
         save_latents=arguments.save_latents,

@@ -34,7 +34,7 @@ def test_a_disk_without_room_for_an_upload_is_told_as_such(tmp_path: Path, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with running(tmp_path) as server:
-        monkeypatch.setattr(media.shutil, "copyfile", full)
+        monkeypatch.setattr(media.Intake, "_copy", full)
         answer = server.post(
             files={
                 "request": (None, json.dumps({**SMALL, "first_frame": {"upload": "a"}})),

@@ -1,0 +1,50 @@
+"""The files of earlier jobs that a request may build on: the tail to continue, the clip to edit.
+
+A job must have succeeded and its file still be there; what is wrong is told of the request's own field, so an unknown
+id is a 422 here, not a 404. `inputs` asks; the paths are `jobs.files`'.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from h3runtime.errors import InvalidRequest, JobNotFound, Offence, invalid
+from h3runtime.jobs.files import Folders
+from h3runtime.jobs.table import Job, JobTable, Status
+
+
+class JobClips:
+    """Of one server."""
+
+    def __init__(self, table: JobTable, folders: Folders) -> None:
+        self._table = table
+        self._folders = folders
+
+    def tail_of(self, job_id: str, field: str) -> Path:
+        """The lossless end of a job's clip. `InvalidRequest` naming `field`."""
+        return self._there(self._folders.tail_of(self._succeeded(job_id, field).id), job_id, field)
+
+    def clip_of(self, job_id: str, field: str) -> Path:
+        """A job's whole clip, as it was delivered."""
+        return self._there(self._succeeded(job_id, field).spec.output, job_id, field)
+
+    def gone(self, job_id: str, field: str) -> InvalidRequest:
+        return _refused(field, f"of job {ascii(job_id)[:60]} nothing is kept any more")
+
+    def _succeeded(self, job_id: str, field: str) -> Job:
+        try:
+            job = self._table.get(job_id)
+        except JobNotFound:
+            raise _refused(field, f"there is no job {ascii(job_id)[:60]}") from None
+        if job.status is not Status.SUCCEEDED:
+            raise _refused(field, f"job {job.id} is {job.status.value}")
+        return job
+
+    def _there(self, path: Path, job_id: str, field: str) -> Path:
+        if path.is_symlink() or not path.is_file():
+            raise self.gone(job_id, field)
+        return path
+
+
+def _refused(field: str, why: str) -> InvalidRequest:
+    return invalid([Offence(f"{field}.job", why, "the id of a job of this server that has succeeded, or a medium")])
