@@ -10,7 +10,7 @@ media adds only what needs measures: durations, whether a clip fits behind its f
 """
 
 from h3runtime.api.rules.backend import judge_backend
-from h3runtime.api.rules.canvas import STRETCH_WARNING, judge_canvas
+from h3runtime.api.rules.canvas import judge_canvas
 from h3runtime.api.rules.guides import guide_frames, judge_guides
 from h3runtime.api.rules.length import judge_length
 from h3runtime.api.rules.masks import judge_masks
@@ -20,11 +20,7 @@ from h3runtime.api.rules.references import judge_references
 from h3runtime.api.rules.task import judge_task
 from h3runtime.api.rules.verdict import Verdict
 
-FRAMES = ("first_frame", "last_frame")
-
 __all__ = [
-    "FRAMES",
-    "STRETCH_WARNING",
     "SUFFIX",
     "Verdict",
     "guide_frames",
