@@ -130,7 +130,7 @@ def test_form_examples_name_every_upload() -> None:
         assert all(f"'upload': '{part}'" in str(example["value"]["request"]) for part in parts)
 
 
-@pytest.mark.parametrize("task", [Task.T2VA, Task.L2VA, Task.FL2VA])
+@pytest.mark.parametrize("task", list(Task))
 def test_json_examples_are_taken_as_they_stand(server: Running, task: Task) -> None:
     job = server.post(JSON_EXAMPLES[task]["value"]).json()
     assert (job["status"], job["task"]) == ("succeeded", task)
