@@ -10,7 +10,6 @@ settled: two bad requests can't harm a good one.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -25,9 +24,9 @@ from h3runtime.api.job_clips import JobClips
 from h3runtime.api.judging import Judged, judge_clip
 from h3runtime.api.media import Intake, MediaSource
 from h3runtime.api.partitions import judge_partition
-from h3runtime.api.request import FormatBody, GenerateBody, ReadBody, read_body
-from h3runtime.api.resolve import sampling_of
-from h3runtime.core import TAIL_FRAMES, EncodeSettings, EngineFacts, GenerateSpec, TailRequest
+from h3runtime.api.request import GenerateBody, ReadBody, read_body
+from h3runtime.api.spec import spec_of
+from h3runtime.core import TAIL_FRAMES, EngineFacts, GenerateSpec, TailRequest
 from h3runtime.errors import DiskFull, Offence
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue, outputs_of
@@ -91,29 +90,14 @@ class Admission:
         return judged
 
     def _spec(self, job_id: str, body: GenerateBody, judged: Judged, words: Mapping[str, Any]) -> GenerateSpec:
-        resolved = judged.resolved
-        return GenerateSpec(
+        return spec_of(
+            body,
+            judged,
             job_id=job_id,
-            task=resolved.task,
-            prompt=judged.prompt,
-            width=resolved.size.width,
-            height=resolved.size.height,
-            frames=resolved.frames,
-            sampling=sampling_of(body),
             output=self._folders.outputs / (body.output or f"{job_id}{rules.SUFFIX}"),
             scratch=self._folders.scratch_of(job_id),
-            guides=judged.guides,
-            references=judged.references,
-            source=judged.source,
-            tail=TailRequest(self._folders.tail_of(job_id), min(resolved.frames, TAIL_FRAMES)),
-            attention=body.attention,
-            linear=body.linear,
-            encode=_encode(body.format or FormatBody()),
-            overwrite=body.overwrite,
-            save_latents=body.save_latents,
-            diagnostics=body.diagnostics is not None,
-            diagnostic_latents=body.diagnostics is not None and body.diagnostics.latents,
-            request=_without_media(words),
+            words=words,
+            tail=TailRequest(self._folders.tail_of(job_id), min(judged.resolved.frames, TAIL_FRAMES)),
         )
 
 
@@ -134,20 +118,3 @@ def _named_parts(value: Any) -> Iterator[str]:
         value = list(value.values())
     for item in value if isinstance(value, list) else ():
         yield from _named_parts(item)
-
-
-def _encode(form: FormatBody) -> EncodeSettings:
-    return EncodeSettings(loudness=form.loudness, crf=form.crf, audio_bitrate=form.audio_bitrate)
-
-
-def _without_media(words: Any) -> Any:
-    """The client's own words, with each data URL in them replaced by its hash."""
-    if isinstance(words, list):
-        return [_without_media(item) for item in words]
-    if isinstance(words, dict):
-        return {name: _hashed(item) if name == "data" else _without_media(item) for name, item in words.items()}
-    return words
-
-
-def _hashed(data: Any) -> Any:
-    return "sha256:" + hashlib.sha256(data.encode()).hexdigest() if isinstance(data, str) else data

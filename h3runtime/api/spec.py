@@ -1,0 +1,67 @@
+"""A judged request -> the spec that the engine is given, the same from a client and from the command line."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from h3runtime.api.judging import Judged
+from h3runtime.api.request import FormatBody, GenerateBody
+from h3runtime.api.resolve import sampling_of
+from h3runtime.core import EncodeSettings, GenerateSpec, TailRequest
+
+
+def spec_of(
+    body: GenerateBody,
+    judged: Judged,
+    *,
+    job_id: str,
+    output: Path,
+    scratch: Path,
+    words: Mapping[str, Any],
+    tail: TailRequest | None = None,
+) -> GenerateSpec:
+    """words: the request as it came; what it holds of media is left out. A seed is drawn where it is left open."""
+    resolved = judged.resolved
+    return GenerateSpec(
+        job_id=job_id,
+        task=resolved.task,
+        prompt=judged.prompt,
+        width=resolved.size.width,
+        height=resolved.size.height,
+        frames=resolved.frames,
+        sampling=sampling_of(body),
+        output=output,
+        scratch=scratch,
+        guides=judged.guides,
+        references=judged.references,
+        source=judged.source,
+        tail=tail,
+        attention=body.attention,
+        linear=body.linear,
+        encode=encode_of(body.format or FormatBody()),
+        overwrite=body.overwrite,
+        save_latents=body.save_latents,
+        diagnostics=body.diagnostics is not None,
+        diagnostic_latents=body.diagnostics is not None and body.diagnostics.latents,
+        request=without_media(words),
+    )
+
+
+def encode_of(form: FormatBody) -> EncodeSettings:
+    return EncodeSettings(loudness=form.loudness, crf=form.crf, audio_bitrate=form.audio_bitrate)
+
+
+def without_media(words: Any) -> Any:
+    """The client's own words, with each data URL in them replaced by its hash."""
+    if isinstance(words, list):
+        return [without_media(item) for item in words]
+    if isinstance(words, dict):
+        return {name: _hashed(item) if name == "data" else without_media(item) for name, item in words.items()}
+    return words
+
+
+def _hashed(data: Any) -> Any:
+    return "sha256:" + hashlib.sha256(data.encode()).hexdigest() if isinstance(data, str) else data
