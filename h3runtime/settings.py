@@ -214,7 +214,9 @@ class Settings(BaseSettings):
     )
     vae_tile_force: bool = Field(False, description="Allow another tile size, with a warning in every job.")
     vae_blend: Literal["blended", "raw"] = Field("blended", description="How tile seams are joined: blended or raw.")
-    prompt_cache_bytes: int = Field(256 * MIB, ge=0, description="Encoded prompts kept in memory, in bytes.")
+    prompt_cache_bytes: int = Field(
+        256 * MIB, ge=0, description="Encoded prompts kept in memory, in bytes; as much again for encoded media."
+    )
 
     @model_validator(mode="after")
     def _tile_is_trained(self) -> Settings:
