@@ -136,8 +136,27 @@ class Figure(Strict):
     remark: str
 
 
+class ReferenceMedium(Strict):
+    """A medium that is made for the run and referred to. A picture has a size, a clip a size and a length, and its own
+    track if `sound` says so; a sound has a length."""
+
+    type: Literal["image", "video", "audio"]
+    width: Positive | None = None
+    height: Positive | None = None
+    seconds: Seconds | None = None
+    sound: bool = False
+
+    @model_validator(mode="after")
+    def _is_one_kind(self) -> Self:
+        has = (self.width is not None, self.height is not None, self.seconds is not None, self.sound)
+        wants = {"image": (True, True, False), "video": (True, True, True), "audio": (False, False, True)}[self.type]
+        if has[:3] != wants or (self.sound and self.type != "video"):
+            raise ValueError(f"{self.type}: width and height go with pictures, seconds with time, sound with a clip")
+        return self
+
+
 class Contract(Strict):
-    """One workload. `references`: null leaves them open, where the task has any."""
+    """One workload. `references`: in the request's order. `rows.references`: null leaves their rows open."""
 
     model_config = ConfigDict(title="h3runtime benchmark contract", populate_by_name=True)
 
@@ -154,6 +173,7 @@ class Contract(Strict):
         description="Gives rows.text rows with the published tokenizer. With another, the longest beginning of its "
         "repetitions that does is used instead.",
     )
+    references: tuple[ReferenceMedium, ...] = ()
     rows: Rows
     sampling: Sampling
     requires: Requires
@@ -171,6 +191,8 @@ class Contract(Strict):
             faults.append(f"frames is {self.frames}, which is not 17n+5")
         if (self.rows.references == 0) != (self.task is not Task.REF2VA):
             faults.append(f"rows.references is {self.rows.references}, which no {self.task.value} has")
+        if bool(self.references) != (self.task is Task.REF2VA):
+            faults.append(f"{len(self.references)} references, which no {self.task.value} has")
         if faults:
             raise ValueError("; ".join(faults))
         return self

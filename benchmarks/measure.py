@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.contract import CONTRACTS, Contract, Unreadable, contract_names, read_contract
-from benchmarks.workload import fit_prompt, require_runnable, spec_of
+from benchmarks.workload import fit_prompt, spec_of
 from h3runtime.cli.options import refuse_taken
 from h3runtime.cli.report import print_error, print_os_error, say
 from h3runtime.core import Clip, GenerateSpec
@@ -58,7 +58,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: argparse.Namespace) -> None:
     signed = read_contract(given.contract, given.contracts)
-    require_runnable(signed.contract)
     runs = given.runs or signed.contract.measuring.minimum_samples
     _require_place(given.output, overwrite=given.overwrite)
     settings = resolve(vars(given) | NO_CACHE, given.config)
@@ -83,7 +82,8 @@ def measure(contract: Contract, settings: Settings, runs: int, tell: Callable[[s
     cold, resident = time.monotonic() - began, [memory.peak_resident_bytes()]
     tell(f"loaded in {cold:.2f} s on {engine.facts().device}")
     with tempfile.TemporaryDirectory(prefix="h3-benchmark-") as folder:
-        prompt = fit_prompt(contract.prompt, contract.rows.text, _counter(engine))
+        count = _counter(engine)
+        prompt = fit_prompt(contract.prompt, contract.rows.text, count)
         spec = spec_of(contract, prompt, Path(folder))
         told = replace(spec, diagnostics=True, save_latents=True)
         warm = [_make(engine, told, "warm-up", resident, tell) for _ in range(contract.measuring.warm_up_runs)]
@@ -91,7 +91,7 @@ def measure(contract: Contract, settings: Settings, runs: int, tell: Callable[[s
         timed = [_make(engine, spec, f"{i + 1} of {runs}", resident, tell) for i in range(runs)]
     facts = engine.facts()
     engine.close()
-    return Session(facts, spec, tuple(warm), tuple(timed), saved, COMPUTE_DTYPE, cold, max(resident))
+    return Session(facts, spec, tuple(warm), tuple(timed), saved, COMPUTE_DTYPE, cold, max(resident), count(prompt))
 
 
 def _make(

@@ -29,7 +29,7 @@ class Session:
     """One process from its start on. warm: with diagnostics; timed: without.
 
     saved: latents of the last warm-up clip. compute: dtype of the transformer's activations. cold_seconds: until the
-    engine was loaded. host_bytes: most that were resident at any time outside a clip.
+    engine was loaded. host_bytes: most that were resident at any time outside a clip. prompt_rows: of its text.
     """
 
     facts: EngineFacts
@@ -40,6 +40,7 @@ class Session:
     compute: torch.dtype
     cold_seconds: float
     host_bytes: int
+    prompt_rows: int
 
     @property
     def on_device(self) -> bool:
@@ -104,7 +105,7 @@ def _run(session: Session) -> Run:
         height=clip.height,
         frames=clip.frames,
         latents=latents,
-        rows=_rows(latents, session.counted["rows"]),
+        rows=_rows(latents, session.prompt_rows, session.counted["rows"]["total"]),
         sampling=Sampling(
             seed=str(clip.seed),
             sampler=sampling.sampler,
@@ -120,9 +121,8 @@ def _run(session: Session) -> Run:
     )
 
 
-def _rows(latents: LatentShapes, counted: Mapping[str, int]) -> CountedRows:
-    """What neither the text nor the two latents account for came from references."""
-    text, total = counted["text"], counted["total"]
+def _rows(latents: LatentShapes, text: int, total: int) -> CountedRows:
+    """What neither the prompt nor the two latents account for came from references."""
     rest = total - text - latents.audio_rows - latents.video_rows
     return CountedRows(text=text, video=latents.video_rows, audio=latents.audio_rows, references=rest, total=total)
 

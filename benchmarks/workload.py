@@ -1,6 +1,7 @@
 """A contract as a request that an engine takes.
 
-Does: fit the prompt to the loaded tokenizer and fill a `GenerateSpec`. Loads nothing. Fed and read by `measure`.
+Does: fit the prompt to the loaded tokenizer, make the media that the request refers to and fill a `GenerateSpec`. Loads
+nothing. Fed and read by `measure`.
 """
 
 from __future__ import annotations
@@ -9,19 +10,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from benchmarks.contract import Contract
-from h3runtime.core import GenerateSpec, SamplerSettings, Task
+from benchmarks.made_media import write_clip, write_picture, write_sound
+from h3runtime.core import FPS, ClipInput, GenerateSpec, MediaFile, ReferenceInput, SamplerSettings, SoundInput
 from h3runtime.errors import Offence, invalid
-
-RUNNABLE = frozenset(Task) - {Task.REF2VA}
-"""What this version makes; references come later."""
-
-
-def require_runnable(contract: Contract) -> None:
-    """InvalidRequest for a task that this version can't run."""
-    if contract.task not in RUNNABLE:
-        legal = ", ".join(sorted(task.value for task in RUNNABLE))
-        told = f"{contract.name} is of the task {contract.task.value}, which this version can't run"
-        raise invalid([Offence("contract", told, f"a contract of the task {legal}")])
+from h3runtime.packing import geometry
+from h3runtime.packing.geometry import Size
 
 
 def spec_of(contract: Contract, prompt: str, folder: Path) -> GenerateSpec:
@@ -45,7 +38,29 @@ def spec_of(contract: Contract, prompt: str, folder: Path) -> GenerateSpec:
         output=folder / "clip.mp4",
         scratch=folder,
         overwrite=True,
+        references=tuple(_reference(contract, index, folder) for index in range(len(contract.references))),
     )
+
+
+def _reference(contract: Contract, index: int, folder: Path) -> ReferenceInput:
+    """Made, and sized as admission sizes it (conditioning contract §3.3)."""
+    medium, field = contract.references[index], f"references[{index}]"
+    path = folder / f"reference-{index}"
+    if medium.type == "audio":
+        made = MediaFile(write_sound(path.with_suffix(".wav"), medium.seconds or 0), field)
+        return ReferenceInput(field, "audio", sound=SoundInput(made))
+    width, height = medium.width or 0, medium.height or 0
+    if medium.type == "image":
+        made = MediaFile(write_picture(path.with_suffix(".png"), width, height, 20 * index), field)
+        size = geometry.reference_image_size(width, height, Size(contract.width, contract.height), "match")
+        return ReferenceInput(field, "image", size.width, size.height, picture=made)
+    seconds = medium.seconds or 0
+    made = MediaFile(write_clip(path.with_suffix(".mp4"), width, height, seconds, sound=medium.sound), field)
+    size = geometry.reference_video_size(width, height)
+    frames = geometry.reference_frames(round(seconds * FPS), contract.frames)
+    assert frames is not None
+    sound = SoundInput(made) if medium.sound else None
+    return ReferenceInput(field, "video", size.width, size.height, clip=ClipInput(made, 0, frames), sound=sound)
 
 
 def fit_prompt(prompt: str, rows: int, count: Callable[[str], int]) -> str:

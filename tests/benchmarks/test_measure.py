@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from benchmarks import compare, measure
-from benchmarks.contract import CONTRACTS, contract_names, parse, read_contract
+from benchmarks.contract import CONTRACTS, parse
 from benchmarks.machine import processor, this_runtime
 from benchmarks.record import approximations
 from benchmarks.result import Result
-from benchmarks.workload import RUNNABLE, fit_prompt
+from benchmarks.workload import fit_prompt
 from h3runtime import __version__
-from h3runtime.core import BackendChoice, Clip, EngineFacts, Task
+from h3runtime.core import BackendChoice, Clip, EngineFacts
 from h3runtime.errors import InvalidRequest
 
 SMOKE = "smoke-320x192-22f"
@@ -63,7 +63,6 @@ def test_a_measured_result_is_what_its_contract_says(
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--contract", "ref2va-960x544-124f"], "ref2va, which this version can't run"),
         (["--contract", "none"], "none.json: No such file"),
         (["--contract", SMOKE, "--output", "/not/there/R.json"], "is not a folder"),
         (["--contract", SMOKE, "--device", "tpu"], "tpu is no device"),
@@ -78,10 +77,21 @@ def test_what_cannot_be_measured_is_said_at_once(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_every_contract_but_those_with_references_can_be_measured() -> None:
-    tasks = {name: read_contract(name).contract.task for name in contract_names()}
-    assert [name for name, task in tasks.items() if task not in RUNNABLE] == ["ref2va-960x544-124f"]
-    assert Task.REF2VA not in RUNNABLE
+def test_references_are_made_and_their_rows_counted(tmp_path: Path, contracts: Path) -> None:
+    text = json.loads((contracts / f"{TINY}.json").read_text())
+    picture, sound = {"type": "image", "width": 96, "height": 64}, {"type": "audio", "seconds": 2.0}
+    clip = {"type": "video", "width": 64, "height": 96, "seconds": 2.0, "sound": True}
+    text |= {"name": "tiny-ref2va", "task": "ref2va", "references": [picture, clip, sound]}
+    text["rows"] |= {"references": None}
+    (contracts / "tiny-ref2va.json").write_text(json.dumps(text))
+    output = tmp_path / "R.json"
+    flags = ["--contracts", str(contracts), "--device", "cpu", "--data-dir", str(tmp_path / "data"), "--runs", "1"]
+    assert measure.main(["--contract", "tiny-ref2va", "--output", str(output), *flags]) == 0
+    # A picture of 64x64, a clip of 5 frames at 64x96, its track and the lone sound of 2 s.
+    packed = 2 * 2 + 2 * 2 * 3 + 2 * 80 + 2 * 80
+    shown = sum(map(len, ("<Picture 1>: ", "<Audio 1>: ", "<Video 1>: ", "<0.0 seconds>", "<Audio 2>: ")))
+    rows = parse(Result, output.read_bytes(), output).run.rows
+    assert (rows.text, rows.references) == (100, packed + shown + (4 + 2) + (6 + 2))
 
 
 @settings(max_examples=40)
