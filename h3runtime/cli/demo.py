@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from h3runtime.cli import generate
+from h3runtime.cli.generation import flags
 from h3runtime.cli.options import add_encoder_flags, add_run_flags
 from h3runtime.cli.report import say
 from h3runtime.settings import SERVICE_ONLY, add_flags, resolve
@@ -41,11 +42,10 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     fixed = {"width": WIDTH, "height": HEIGHT, "frames": FRAMES, "steps": STEPS}
-    rest = dict.fromkeys([*generate.FIELDS, *generate.PICTURES, "save_latents", "diagnostics"])
     # The quick start is run again and again: its own file is in nobody's way. Another name may be somebody's work.
     overwrite = arguments.overwrite or arguments.output.name == OUTPUT.name
     settings = resolve(vars(arguments), arguments.config)
-    generate.make(argparse.Namespace(**(rest | fixed | vars(arguments) | {"overwrite": overwrite})), settings)
+    generate.make(argparse.Namespace(**(flags.blank() | fixed | vars(arguments) | {"overwrite": overwrite})), settings)
     if settings.model_path is None and not arguments.quiet:
         say("the embedded model has made-up weights: its clip shows that the pipeline works")
     return 0

@@ -18,7 +18,6 @@ def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--loudness",
         choices=("comfyui", "none"),
-        default="comfyui",
         help="comfyui: divide the sound by max(1, 5*std), as ComfyUI does. none: as decoded. Default: comfyui.",
     )
     parser.add_argument("--crf", type=int, metavar="0..51", help="Quality of the picture; less is better and larger.")

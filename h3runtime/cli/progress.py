@@ -44,7 +44,7 @@ class ProgressBar:
         self._quiet, self._steps = quiet, steps
         self._is_terminal = sys.stderr.isatty()
         self._bar: tqdm[None] | None = None
-        self._phase = self._stage = self._told = ""
+        self._phase = self._stage = self._told = self._part = ""
         self._step = 0
         self._stage_began = self._step_began = time.monotonic()
 
@@ -72,13 +72,17 @@ class ProgressBar:
         with suppress(OSError):
             tqdm.write(line, file=sys.stderr)
 
+    def begin_part(self, name: str) -> None:
+        """What follows is part of a longer job, as `clip 3/30`."""
+        self._part, self._told = f"{name} ", ""
+
     def _tell_stage(self, stage: str) -> None:
         now = time.monotonic()
         if stage != self._stage:
             self._stage_began = now
         lasts = now - self._stage_began > LASTS.get(stage, LASTS_ELSE)
         if (lasts or self._steps) and stage != self._told:
-            say(LABELS.get(stage, stage))
+            say(self._part + LABELS.get(stage, stage))
             self._told = stage
 
     def _draw(self, progress: Progress) -> None:
@@ -88,7 +92,7 @@ class ProgressBar:
             self._phase = phase
             self._bar = tqdm(total=UNITS, file=sys.stderr, bar_format=BAR)
         assert self._bar is not None
-        self._bar.set_description_str(_label(progress), refresh=progress.stage != self._stage)
+        self._bar.set_description_str(self._part + _label(progress), refresh=progress.stage != self._stage)
         # `update` redraws at most ten times a second.
         self._bar.update(round(UNITS * progress.fraction) - self._bar.n)
 

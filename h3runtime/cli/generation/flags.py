@@ -1,0 +1,118 @@
+"""The flags of `generate` that say what to make, and the request that they mean.
+
+Each becomes a field of `POST /generate` under the same name; nothing is judged here but the form of a flag. Files are
+named from the current folder and go into the request by their whole path. Fed by the command line; `entries` puts them
+under the requests of a file.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from h3runtime.cli.generation.file_kinds import kind_of
+from h3runtime.settings import flag
+
+FIELDS = {
+    "prompt": (str, "What happens in the clip, and what is heard."),
+    "task": (str, "t2va, i2va, l2va, fl2va or ref2va. Default: what the inputs say."),
+    "width": (int, "Pixels, a multiple of 32."),
+    "height": (int, "Pixels, a multiple of 32."),
+    "aspect_ratio": (str, "W:H, instead of width and height."),
+    "short_edge": (int, "Pixels of the shorter side, with --aspect-ratio or a picture. Default: 768."),
+    "frames": (int, "17n+5 frames at 24 a second. Default: 124."),
+    "seconds": (float, "Instead of frames: the least legal length that is as long."),
+    "steps": (int, "Evaluations of the model. Default: 12."),
+    "sampler": (str, "res_multistep (the default) or euler."),
+    "scheduler": (str, "beta (the default), simple or linear."),
+    "shift": (float, "Sigma shift of the picture. Default: 12."),
+    "audio_shift": (float, "Sigma shift of the sound. Default: 3."),
+    "seed": (str, "0..2^64-1; -1, the default, draws one."),
+}
+"""Request field -> type of its flag, help. Defaults are the request's."""
+MEDIA = {
+    "first_frame": ("PICTURE", "The first frame."),
+    "last_frame": ("PICTURE", "The last frame."),
+    "continue_from": ("CLIP", "Its last 22 frames and their sound are where this clip begins."),
+    "source": ("CLIP", "A clip to edit; see --mask."),
+    "mask": ("FILE", "A picture or clip: where it is white, --source is made anew, where it is black it stays."),
+}
+"""Field (`mask` is `masks.video`) -> what it takes, help."""
+SWITCHES = ("save_latents", "diagnostics", "overwrite")
+ENCODER = ("loudness", "crf", "audio_bitrate")
+
+
+class KeyframeFlag(NamedTuple):
+    frame: int
+    file: Path
+
+
+def add_request_flags(parser: argparse.ArgumentParser) -> None:
+    for name, (kind, help_text) in FIELDS.items():
+        parser.add_argument(flag(name), type=kind, metavar="VALUE", help=help_text)
+    for name, (metavar, help_text) in MEDIA.items():
+        parser.add_argument(flag(name), type=Path, metavar=metavar, help=help_text)
+    parser.add_argument(
+        "--keyframe",
+        dest="keyframes",
+        type=_keyframe,
+        action="append",
+        metavar="FRAME=FILE",
+        help="A picture, clip or sound that lies at this frame; -1 is the last one. May be given again.",
+    )
+    parser.add_argument(
+        "--reference",
+        dest="references",
+        type=Path,
+        action="append",
+        metavar="FILE",
+        help="A picture, clip or voice to take after: <Picture 1>, <Video 1>, <Audio 1> of the prompt, each kind "
+        "numbered in the order given. May be given again.",
+    )
+    parser.add_argument("--save-latents", action="store_true", help="Also write OUT.mp4.latents.safetensors.")
+    parser.add_argument("--diagnostics", action="store_true", help="Step times, hashes and inputs in the JSON.")
+
+
+def blank() -> dict[str, Any]:
+    """Every flag of `add_request_flags` as if it weren't given: for commands that make a clip without them."""
+    return dict.fromkeys([*FIELDS, *MEDIA, "keyframes", "references", *SWITCHES, *ENCODER])
+
+
+def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
+    """The raw request that the given flags mean; what isn't given isn't in it."""
+    given = {name: getattr(arguments, name) for name in (*FIELDS, *SWITCHES, *MEDIA)}
+    raw = {name: _value(value) for name, value in given.items() if value is not None and value is not False}
+    if "mask" in raw:
+        raw["masks"] = {"video": raw.pop("mask")}
+    if arguments.keyframes:
+        raw["keyframes"] = [_as_keyframe(item) for item in arguments.keyframes]
+    if arguments.references:
+        raw["references"] = [
+            {"type": kind_of(file) or "image", "source": _value(file)} for file in arguments.references
+        ]
+    encoder = {name: getattr(arguments, name) for name in ENCODER}
+    if form := {name: value for name, value in encoder.items() if value is not None}:
+        raw["format"] = form
+    return raw
+
+
+def _value(value: Any) -> Any:
+    return {"path": str(value.absolute())} if isinstance(value, Path) else value
+
+
+def _as_keyframe(item: KeyframeFlag) -> dict[str, Any]:
+    """A file of no kind is judged as a picture, and refused as one."""
+    name = {"video": "video", "audio": "audio"}.get(kind_of(item.file) or "", "image")
+    return {"frame": item.frame, name: _value(item.file)}
+
+
+def _keyframe(text: str) -> KeyframeFlag:
+    frame, _, file = text.partition("=")
+    try:
+        number = int(frame)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} does not begin with a frame's number and =") from None
+    if not file:
+        raise argparse.ArgumentTypeError(f"{text!r} names no file")
+    return KeyframeFlag(number, Path(file))

@@ -1,0 +1,95 @@
+"""One raw request -> what the engine is given, by the very code that judges a client's.
+
+What differs from a server: paths are this machine's own, from the folder of the request's file on; there are no uploads
+and no jobs; names of backends are judged once an engine is there that knows them. Fed by `entries`; read by the command
+and by `chain_plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from h3runtime.api import rules
+from h3runtime.api.continuation import FIELD as CONTINUE_FROM
+from h3runtime.api.faults import Faults
+from h3runtime.api.fetching import Fetcher
+from h3runtime.api.inputs import Inputs, OpenedClip, open_inputs, verify_inputs
+from h3runtime.api.judging import Judged, judge_clip
+from h3runtime.api.media import Intake, MediaSource
+from h3runtime.api.request import ReadBody, read_body
+from h3runtime.api.spec import spec_of
+from h3runtime.core import EngineFacts, GenerateSpec
+from h3runtime.errors import Offence, invalid
+from h3runtime.settings import Settings
+
+JOB_ID = "command-line"
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """A request that was judged. `judged` means nothing while `faults` holds any. raw: its own words."""
+
+    raw: Mapping[str, Any]
+    read: ReadBody
+    judged: Judged
+    faults: Faults
+
+    def spec(self, output: Path, scratch: Path) -> GenerateSpec:
+        """Draws the seed if the request leaves it open, and keeps it among the words."""
+        words = _without_folders(self.raw)
+        spec = spec_of(self.read.body, self.judged, job_id=JOB_ID, output=output, scratch=scratch, words=words)
+        return replace(spec, request={**spec.request, "seed": str(spec.sampling.seed)})
+
+
+def rule_on(
+    raw: Mapping[str, Any], folder: Path, copies: Path, settings: Settings, continued: OpenedClip | None = None
+) -> Ruling:
+    """folder: where relative paths begin. copies: a folder for media that are no files yet. continued: what
+    `continue_from` names, for a clip that isn't made yet."""
+    read = read_body(raw)
+    faults = Faults(read.offences)
+    fetcher = Fetcher(settings.url_allow, settings.max_upload_bytes)
+    intake = Intake(MediaSource({}, folder, settings.max_upload_bytes, fetcher, is_own=True), copies)
+    there = read.body if continued is None else read.body.model_copy(update={CONTINUE_FROM: None})
+
+    def judge(inputs: Inputs) -> Judged:
+        clips = {} if continued is None else {CONTINUE_FROM: continued}
+        whole = replace(inputs, clips={**inputs.clips, **clips})
+        return judge_clip(read, whole, settings.max_area, settings.max_frames)
+
+    measured = open_inputs(there, intake, None, faults)
+    judged = judge(measured)
+    # What is too much by its measure isn't decoded.
+    if not any(offence.field.startswith("references") for offence in judged.verdict.offences):
+        verified = verify_inputs(measured, faults)
+        judged = judged if verified == measured else judge(verified)
+    faults.offences += judged.verdict.offences
+    return Ruling(raw, read, judged, faults)
+
+
+def judge_backends(rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool) -> None:
+    """Backends that requests name, against what the loaded engine has."""
+    offences = []
+    for index, ruling in enumerate(rulings):
+        verdict, body = rules.Verdict(ruling.read), ruling.read.body
+        rules.judge_backend("attention", body.attention, facts.attention, verdict)
+        rules.judge_backend("linear", body.linear, facts.linear, verdict)
+        at = f"[{index}]." if is_chain else ""
+        offences += [Offence(at + o.field, o.message, o.legal) for o in verdict.offences]
+    if offences:
+        raise invalid(offences)
+
+
+def _without_folders(words: Any) -> Any:
+    """Files by their names alone: what is saved beside a clip need not tell where this machine keeps what."""
+    if isinstance(words, list):
+        return [_without_folders(item) for item in words]
+    if isinstance(words, dict):
+        return {
+            name: Path(item).name if name == "path" and isinstance(item, str) else _without_folders(item)
+            for name, item in words.items()
+        }
+    return words

@@ -1,0 +1,107 @@
+"""What an entry of a chain says of its place in it: how long it is, and how it continues the one before.
+
+These fields mean something else in a chain than alone: `seconds` may be any length, since cuts need no grid, and
+`continue_from` without a medium is about the entry before. They are judged here and taken out; the rest of the entry is
+an ordinary request. Fed by `chain_plan`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from h3runtime.api.request import MEDIA
+from h3runtime.api.rules.length import DEFAULT_FRAMES
+from h3runtime.core import FPS
+from h3runtime.errors import Offence
+from h3runtime.packing.cuts import exact
+from h3runtime.packing.geometry import is_legal_frames
+
+OVERLAP = 22
+"""Frames of the clip before that the next one begins with, where an entry doesn't say."""
+WHOLE = {
+    "output": "--output",
+    "overwrite": "--overwrite",
+    "format": "--crf, --audio-bitrate and --loudness",
+    "save_latents": "none: no clip of a chain is kept by itself",
+}
+"""Fields that are about the file that is made, of which a chain has one -> what is meant for it."""
+LINK_LEGAL = '{"frames": 17n+5, "audio": true or false}, false for a hard cut, or a medium'
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """seconds: the length of what the entry gives, and the field that says so. overlap: frames of the entries before
+    that it begins with, 0 for a hard cut; audio: their sound too. request: the rest, as `POST /generate` takes it."""
+
+    seconds: Fraction
+    field: str
+    overlap: int
+    audio: bool
+    request: Mapping[str, Any]
+
+
+def wish_of(entry: Mapping[str, Any], *, is_first: bool) -> tuple[Wish, list[Offence]]:
+    """What is wrong is told under the names of the entry's own fields, and stands for its default meanwhile."""
+    rest = dict(entry)
+    offences = [
+        Offence(name, "is not of one clip of a chain", f"left out; for the whole: {meant}")
+        for name, meant in WHOLE.items()
+        if rest.pop(name, None) is not None
+    ]
+    field = "seconds" if rest.get("frames") is None else "frames"
+    seconds = _seconds(rest.pop("seconds", None), rest.pop("frames", None), offences)
+    link = rest.get("continue_from", {})
+    if is_medium(link):
+        return Wish(seconds, field, 0, False, rest), offences
+    rest.pop("continue_from", None)
+    overlap, audio = _overlap(link, offences)
+    return Wish(seconds, field, 0 if is_first else overlap, audio, rest), offences
+
+
+def is_medium(link: Any) -> bool:
+    """Whether a `continue_from` is an ordinary one, about a clip from elsewhere."""
+    return isinstance(link, dict) and bool(link.keys() & {"job", *MEDIA})
+
+
+def _seconds(seconds: Any, frames: Any, offences: list[Offence]) -> Fraction:
+    """From `seconds` as written, or as many as `frames` take."""
+    default = Fraction(DEFAULT_FRAMES, FPS)
+    if seconds is not None and frames is not None:
+        offences.append(Offence("frames", "says again how long the clip is", "seconds or frames"))
+    if seconds is not None:
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
+            offences.append(Offence("seconds", f"{seconds!r:.60} is no length", "a number above 0"))
+            return default
+        return exact(seconds)
+    if frames is not None:
+        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
+            offences.append(Offence("frames", f"{frames!r:.60} is no length", "a whole number from 1; or seconds"))
+            return default
+        return Fraction(frames, FPS)
+    return default
+
+
+def _overlap(link: Any, offences: list[Offence]) -> tuple[int, bool]:
+    """Frames of overlap and whether their sound counts."""
+    if link is None or link is False:
+        return 0, False
+    if link is True:
+        link = {}
+    if not isinstance(link, dict):
+        offences.append(Offence("continue_from", f"{link!r:.60} is no link", LINK_LEGAL))
+        return OVERLAP, True
+    offences += [
+        Offence(f"continue_from.{name}", "is not a field here", LINK_LEGAL)
+        for name in link.keys() - {"frames", "audio"}
+    ]
+    frames, audio = link.get("frames", OVERLAP), link.get("audio", True)
+    if isinstance(frames, bool) or not isinstance(frames, int) or not is_legal_frames(frames):
+        offences.append(Offence("continue_from.frames", f"{frames!r:.60} is no legal length", "17n+5 from 5"))
+        frames = OVERLAP
+    if not isinstance(audio, bool):
+        offences.append(Offence("continue_from.audio", f"{audio!r:.60} is neither true nor false", "true, false"))
+        audio = True
+    return frames, audio
