@@ -84,6 +84,7 @@ def measure(contract: Contract, settings: Settings, runs: int, tell: Callable[[s
     with tempfile.TemporaryDirectory(prefix="h3-benchmark-") as folder:
         count = _counter(engine)
         prompt = fit_prompt(contract.prompt, contract.rows.text, count)
+        prompt_rows = count(prompt)
         spec = spec_of(contract, prompt, Path(folder))
         told = replace(spec, diagnostics=True, save_latents=True)
         warm = [_make(engine, told, "warm-up", resident, tell) for _ in range(contract.measuring.warm_up_runs)]
@@ -91,7 +92,7 @@ def measure(contract: Contract, settings: Settings, runs: int, tell: Callable[[s
         timed = [_make(engine, spec, f"{i + 1} of {runs}", resident, tell) for i in range(runs)]
     facts = engine.facts()
     engine.close()
-    return Session(facts, spec, tuple(warm), tuple(timed), saved, COMPUTE_DTYPE, cold, max(resident), count(prompt))
+    return Session(facts, spec, tuple(warm), tuple(timed), saved, COMPUTE_DTYPE, cold, max(resident), prompt_rows)
 
 
 def _make(
