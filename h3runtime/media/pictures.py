@@ -7,8 +7,8 @@ What happens to a picture, in this order:
 
     size       refused above `MAX_PIXELS`, from the header, before a pixel is decoded
     frames     an animation (GIF, WebP, APNG) or a multi-picture file (MPO, TIFF) is its first frame
-    turning    the EXIF orientation is applied, so width and height are those a person sees (Pillow itself does it for
-               TIFF, whose orientation then reads 1)
+    turning    the EXIF orientation is applied, so width and height are those a person sees (the decoders of TIFF and
+               HEIC do it themselves; the orientation then reads 1)
     16 bits    the high byte is kept, for grey as for colour
     alpha      composited on black; a palette's or grey's transparent entry counts as alpha
     colour     palette, grey and CMYK become RGB by Pillow's plain formulas; an embedded ICC profile is ignored, as
@@ -24,16 +24,17 @@ from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
+import pillow_heif
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from h3runtime.errors import BadMedia, Offence
 
-FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF")
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
 """Decoders that are offered a file. The rest of Pillow's stay closed: one of them starts a program."""
 MAX_PIXELS = 80_000_000
 """Largest picture that is decoded. Below the size from which Pillow itself warns (89 478 485)."""
-LEGAL = f"a whole PNG, JPEG, WebP, GIF, BMP, TIFF or AVIF picture of at most {MAX_PIXELS} pixels"
+LEGAL = f"a whole PNG, JPEG, WebP, GIF, BMP, TIFF, AVIF or HEIC picture of at most {MAX_PIXELS} pixels"
 
 ORIENTATION_TAG = 0x0112
 """EXIF tag 274."""
@@ -115,9 +116,9 @@ def _decode(source: bytes | Path, field: str, max_pixels: int) -> tuple[Image.Im
     """RGB as stored (not turned yet). All of the file is decoded, so that damage anywhere in it has shown itself."""
     try:
         with io.BytesIO(source) if isinstance(source, bytes) else source.open("rb") as file:
-            image = _open(file, field, max_pixels)
+            image = open_picture(file, field, max_pixels)
             image.load()
-            return _flatten(image), _facts(image)
+            return flatten(image), _facts(image)
     except BadMedia:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
@@ -129,10 +130,18 @@ def _decode(source: bytes | Path, field: str, max_pixels: int) -> tuple[Image.Im
         raise _bad(field, "it is damaged") from error
 
 
-def _open(file: BinaryIO, field: str, max_pixels: int) -> Image.Image:
-    """Only the header is read."""
+def identify(file: BinaryIO) -> Image.Image:
+    """A picture of one of `FORMATS`, its header read and no more. Pillow's errors."""
+    if "HEIF" not in Image.OPEN:
+        pillow_heif.register_heif_opener()
+    return Image.open(file, formats=FORMATS)
+
+
+def open_picture(file: BinaryIO, field: str, max_pixels: int) -> Image.Image:
+    """As `identify`, and `BadMedia` naming `field` for what is no picture, too large, or of a pixel type that has no
+    agreed meaning."""
     try:
-        image = Image.open(file, formats=FORMATS)
+        image = identify(file)
     except UnidentifiedImageError as error:
         raise _bad(field, "it is not a picture of a known kind") from error
     if image.width * image.height > max_pixels:
@@ -166,8 +175,8 @@ def _upright(image: Image.Image, orientation: int) -> Image.Image:
     return image.transpose(UPRIGHT[orientation]) if orientation in UPRIGHT else image
 
 
-def _flatten(image: Image.Image) -> Image.Image:
-    """Any accepted mode to RGB on black."""
+def flatten(image: Image.Image) -> Image.Image:
+    """Any accepted mode to RGB on black, as it lies."""
     if image.mode in SIXTEEN_BIT_MODES:
         return _high_byte(image).convert("RGB")
     if not image.has_transparency_data:
