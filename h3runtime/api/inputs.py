@@ -11,8 +11,8 @@ job exists: a bad medium is a refused request, never a failed job. Fields are br
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -114,7 +114,7 @@ def open_inputs(body: GenerateBody, intake: Intake, jobs: JobClips | None, fault
             files[item.field] = item.kind or _kind_of_mask(file), file
     pictures = _measured_pictures([file for kind, file in files.values() if kind == "picture"], faults)
     asks = [Ask(file.path, file.field, kind) for kind, file in files.values() if kind != "picture"]
-    found = _answers(asks, measure(asks) if asks else [], faults)
+    found = _answers(measure, asks, faults)
     opened = len(pictures) + len(found)
     return _inputs(files, pictures, found, is_whole=opened == len(wanted))
 
@@ -125,7 +125,7 @@ def verify_inputs(inputs: Inputs, faults: Faults) -> Inputs:
         *(Ask(clip.file.path, clip.file.field, "clip") for clip in inputs.clips.values()),
         *(Ask(sound.file.path, sound.file.field, "sound") for sound in inputs.sounds.values()),
     ]
-    found = _answers(asks, verify(asks) if asks else [], faults)
+    found = _answers(verify, asks, faults)
     files: dict[str, tuple[Kind, MediaFile]] = {
         **{name: ("clip", clip.file) for name, clip in inputs.clips.items()},
         **{name: ("sound", sound.file) for name, sound in inputs.sounds.items()},
@@ -199,13 +199,22 @@ def _measured_pictures(files: Sequence[MediaFile], faults: Faults) -> dict[str, 
     return opened
 
 
-def _answers(asks: Sequence[Ask], answers: Sequence[Measured | BadMedia], faults: Faults) -> dict[str, Measured]:
+def _answers(
+    look: Callable[[Sequence[Ask]], list[Measured | BadMedia]], asks: Sequence[Ask], faults: Faults
+) -> dict[str, Measured]:
+    """By field. Each file is looked at once, however many fields name it; all of them are told of its faults."""
+    once: dict[tuple[Path, str], Ask] = {}
+    for ask in asks:
+        once.setdefault((ask.path, ask.kind), ask)
+    answers = dict(zip(once, look(list(once.values())) if once else (), strict=True))
     found = {}
-    for ask, answer in zip(asks, answers, strict=True):
-        if isinstance(answer, BadMedia):
-            faults.add(answer)
-        else:
+    for ask in asks:
+        answer = answers[ask.path, ask.kind]
+        if isinstance(answer, Measured):
             found[ask.field] = answer
+        else:
+            told = [replace(offence, field=ask.field) for offence in answer.offences]
+            faults.add(BadMedia(f"{ask.field}: {told[0].message}", told))
     return found
 
 

@@ -1,8 +1,10 @@
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import structlog
 
+from tests.api.desk import Desk, open_desk
 from tests.api.server import Running, running
 
 
@@ -21,3 +23,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     (folder / "media").mkdir()
     with running(folder / "data", media_root=folder / "media") as found:
         yield found
+
+
+@pytest.fixture
+def desk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Desk]:
+    """Admission of a test's own, without a server or a process that measures."""
+    found = open_desk(tmp_path, monkeypatch)
+    yield found
+    found.folders.close()
