@@ -10,6 +10,7 @@ import shutil
 from collections.abc import AsyncIterator
 from contextlib import suppress
 
+from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from ulid import ULID
 
@@ -29,6 +30,9 @@ from h3runtime.media.delivery import FULL
 from h3runtime.observe.metrics import Metrics
 from h3runtime.settings import Settings
 
+ADMISSIONS = 16
+"""Requests that are judged at once. Fetching and decoding take their time, and others need threads to send clips."""
+
 
 class Service:
     """Opening takes the data folder's lock and starts nothing; `start` starts the engine; `close` ends everything."""
@@ -41,6 +45,7 @@ class Service:
         self.supervisor = Supervisor(recipe, self.queue, limits or Limits.from_settings(settings))
         self.metrics = _metrics(self)
         self._admission = Admission(settings, self.queue, self.folders)
+        self._admitting = CapacityLimiter(ADMISSIONS)
         self.queue.on_end = self._count
         self.supervisor.on_loaded = self._tell_loaded
 
@@ -63,7 +68,7 @@ class Service:
         try:
             await run_sync(self.folders.restore)
             delivery = await read_delivery(content_type, stream, folder, self.settings.max_json_bytes)
-            return await run_sync(self._admission.admit, delivery, facts)
+            return await run_sync(self._admission.admit, delivery, facts, limiter=self._admitting)
         except OSError as error:
             if error.errno in FULL:
                 raise DiskFull("the disk has no room for what the request holds") from error
