@@ -8,18 +8,18 @@ Times are seconds on any clock; the first picture's is 0 from then on. A picture
     slot(p) = floor(24 p + 1/2)
 
 and holds until the next picture's slot; where several begin at one slot, the last of them has it. The last picture
-holds until slot(its time + its duration), one slot at least; that end is the clip's length in frames.
+holds until slot(its time + its duration), which is the clip's length in frames: one at least, and no more than the clip
+is long. So 3 s at 60 fps are 72 frames, though the last picture begins at slot 72 and is never seen.
 
-    30 fps   0 1/30 2/30 3/30 4/30 5/30   ->  slots 0 1 2 2 3 4: the third picture is never seen
+    30 fps   0 1/30 2/30 3/30 4/30 5/30   ->  slots 0 1 2 2 3 4, end 5: the third picture is never seen
     15 fps   0 1/15 2/15                  ->  slots 0 2 3, end 5: pictures 0 0 1 2 2
 
 What files get wrong: a time that is missing is where the picture before ends; one that goes back stands still; a last
-duration that is missing is the gap before it.
+duration that is missing, or too short to be one, is the gap before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 from math import floor
@@ -27,6 +27,8 @@ from math import floor
 from h3runtime.core import FPS
 
 HALF = Fraction(1, 2)
+TICK = Fraction(1, 1000)
+"""Durations up to this are units of a file's clock (1 ms, 1/90000 s) that stand for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +42,6 @@ class Stamp:
 def slot(seconds: Fraction) -> int:
     """The 24th of a second nearest to a time, the later one of two."""
     return floor(FPS * seconds + HALF)
-
-
-def seconds_until(stamps: Iterable[Stamp]) -> Fraction:
-    """From the first picture's time to the last one's end, not rounded to slots. 0 without pictures."""
-    clock = ClipClock()
-    for stamp in stamps:
-        clock.show(stamp)
-    return clock.seconds
 
 
 class ClipClock:
@@ -79,11 +73,10 @@ class ClipClock:
         return range(slot(began), slot(self._now))
 
     def end(self) -> range:
-        """Slots of the last picture; none without pictures."""
+        """Slots of the last picture, which may have none. Its end is the length of the clip; 0 without pictures."""
         if self._first is None:
             return range(0)
-        begin = slot(self._now)
-        return range(begin, max(begin + 1, slot(self.seconds)))
+        return range(slot(self._now), max(1, slot(self.seconds)))
 
     def _next(self, time: Fraction | None) -> Fraction:
         if time is None or self._first is None:
@@ -92,6 +85,6 @@ class ClipClock:
 
     def _length(self) -> Fraction:
         """How long the picture shown last is meant to stay, as far as anything tells."""
-        if self._duration is not None and self._duration > 0:
+        if self._duration is not None and self._duration > TICK:
             return self._duration
         return Fraction(1, FPS) if self._gap is None else self._gap

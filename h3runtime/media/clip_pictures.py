@@ -79,11 +79,15 @@ def _filmed(path: Path, field: str, max_pixels: int, is_strict: bool) -> Generat
             raise bad_medium(field, "it has no pictures")
         _refuse_large(stream.width, stream.height, field, max_pixels)
         stream.codec_context.options = {"max_pixels": str(max_pixels)}
+        rotation, turning = None, Turning()
         for frame in decoded_strictly(container, stream, field) if is_strict else decoded(container, stream):
             _refuse_large(frame.width, frame.height, field, max_pixels)
+            # PyAV ties a frame whose side data is read to itself: it would stay until the garbage collector comes.
+            if frame.rotation != rotation:
+                rotation, turning = frame.rotation, turning_of(frame)
             stamp = _stamp(frame)
             if first is None or stamp.time is None or stamp.time >= first:
-                yield _picture(frame, stamp, stream.sample_aspect_ratio, field, max_pixels)
+                yield _picture(frame, stamp, turning, stream.sample_aspect_ratio, field, max_pixels)
 
 
 def _stamp(frame: av.VideoFrame) -> Stamp:
@@ -93,8 +97,9 @@ def _stamp(frame: av.VideoFrame) -> Stamp:
     return Stamp(time, (frame.duration or 0) * frame.time_base or None)
 
 
-def _picture(frame: av.VideoFrame, stamp: Stamp, aspect: Fraction | None, field: str, max_pixels: int) -> ClipPicture:
-    turning = turning_of(frame)
+def _picture(
+    frame: av.VideoFrame, stamp: Stamp, turning: Turning, aspect: Fraction | None, field: str, max_pixels: int
+) -> ClipPicture:
     stored_width = square_width(frame.width, aspect)
     _refuse_large(stored_width, frame.height, field, max_pixels)
     size = (frame.height, stored_width) if turning.is_sideways else (stored_width, frame.height)

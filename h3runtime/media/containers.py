@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from errno import EINVAL
 from pathlib import Path
 
 import av
@@ -41,18 +40,13 @@ def opened_medium(path: Path, field: str) -> Iterator[av.container.InputContaine
     """An open container. `BadMedia` naming `field` for a file of another kind and for every fault of the file that
     shows itself while the context lasts."""
     _refuse_text(path, field)
-    options = {"protocol_whitelist": "file", "format_whitelist": ",".join(FORMATS)}
     try:
-        with av.open(str(path.absolute()), options=options, metadata_errors="ignore") as container:
+        with _opened(path, field) as container:
             yield container
     except MemoryError as error:
         raise bad_medium(field, "it takes more memory than one medium may") from error
-    except av.FFmpegError as error:
-        is_other = error.errno == EINVAL and error.filename is not None
-        why = "it is not a clip or a sound of a known kind" if is_other else "it is damaged or cut short"
-        raise bad_medium(field, why) from error
-    except (OSError, ValueError, ArithmeticError) as error:
-        raise bad_medium(field, "it can't be opened, or it is damaged") from error
+    except (av.FFmpegError, OSError, ValueError, ArithmeticError) as error:
+        raise bad_medium(field, "it is damaged or cut short") from error
 
 
 def picture_stream(container: av.container.InputContainer) -> av.VideoStream | None:
@@ -71,6 +65,16 @@ def sound_stream(container: av.container.InputContainer) -> av.AudioStream | Non
 
 def bad_medium(field: str, why: str) -> BadMedia:
     return BadMedia(f"{field}: {why}", [Offence(field, why, LEGAL)])
+
+
+def _opened(path: Path, field: str) -> av.container.InputContainer:
+    options = {"protocol_whitelist": "file", "format_whitelist": ",".join(FORMATS)}
+    try:
+        return av.open(str(path.absolute()), options=options, metadata_errors="ignore")
+    except (av.FFmpegError, OSError, ValueError) as error:
+        if isinstance(error, MemoryError):
+            raise
+        raise bad_medium(field, "it is not a whole clip or sound of a known kind") from error
 
 
 def _refuse_text(path: Path, field: str) -> None:

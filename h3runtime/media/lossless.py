@@ -43,6 +43,8 @@ class LosslessWriter:
         self._unfinished = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
         self._frames = self._samples = 0
         with self._typed():
+            # FFmpeg opens the file with the first packet only, and a folder that is gone should show itself now.
+            self._unfinished.touch()
             self._container = av.open(str(self._unfinished), "w", format="matroska")
             self._pictures = self._container.add_stream("ffv1", rate=FPS, options={"level": "3", "slices": str(SLICES)})
             self._pictures.width, self._pictures.height, self._pictures.pix_fmt = width, height, "bgr0"

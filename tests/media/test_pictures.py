@@ -6,6 +6,7 @@ import zlib
 from pathlib import Path
 
 import numpy as np
+import pillow_heif
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -37,6 +38,14 @@ def with_orientation(image: Image.Image, orientation: int, kind: str = "JPEG") -
     return encode(image, kind, exif=exif, **({"quality": 95, "subsampling": 0} if kind == "JPEG" else {}))
 
 
+def heic(image: Image.Image, orientation: int) -> bytes:
+    pillow_heif.register_heif_opener()
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    # As bytes: a HEIC of which only the EXIF says how it lies would be upright as it is (ISO 23008-12, A.2.2).
+    return encode(image, "HEIF", exif=exif.tobytes(), quality=95)
+
+
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "TIFF"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_orientation_is_applied_before_measuring(orientation: int, kind: str) -> None:
@@ -48,6 +57,28 @@ def test_orientation_is_applied_before_measuring(orientation: int, kind: str) ->
     assert picture.facts.orientation == (1 if kind == "TIFF" else orientation)
     assert picture.pixels.shape == (16, 32, 3)
     assert np.abs(picture.pixels.astype(int) - np.asarray(upright)).mean() < 12
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_heic_is_upright_as_its_own_orientation_says(orientation: int) -> None:
+    """Its decoder turns it, so 1 is told."""
+    upright = pattern(64, 32)
+    undo = {6: 8, 8: 6}.get(orientation, orientation)
+    stored = upright.transpose(UPRIGHT[undo]) if orientation > 1 else upright
+    picture = read_picture(heic(stored, orientation), "first_frame")
+    facts = picture.facts
+    assert (facts.width, facts.height, facts.orientation, facts.format) == (64, 32, 1, "HEIF")
+    assert picture.pixels.shape == (32, 64, 3)
+    assert np.abs(picture.pixels.astype(int) - np.asarray(upright)).mean() < 12
+
+
+def test_heic_is_refused_like_any_other() -> None:
+    whole = heic(pattern(64, 32), 1)
+    with pytest.raises(BadMedia, match="more than 100 pixels"):
+        measure_picture(whole, "first_frame", max_pixels=100)
+    for broken in (whole[: len(whole) // 2], whole[:-40]):
+        with pytest.raises(BadMedia, match="first_frame"):
+            read_picture(broken, "first_frame")
 
 
 def test_a_phone_photo_on_its_side_is_portrait(tmp_path: Path) -> None:
