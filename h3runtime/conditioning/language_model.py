@@ -24,7 +24,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.conditioning.config import TextEncoderConfig
-from h3runtime.conditioning.layers import RMSNorm, row_chunks, uninitialised_embedding
+from h3runtime.conditioning.layers import RMSNorm, chunk_bytes, row_chunks, uninitialised_embedding
 from h3runtime.conditioning.mrope import Rotary, rotate
 
 FP32 = 4
@@ -144,6 +144,13 @@ def _later_rows_hidden(rows: slice, like: torch.Tensor) -> torch.Tensor:
 def attention_row_bytes(config: TextEncoderConfig, length: int) -> int:
     """The normed row, three widths of q (while it turns, or beside what attention gives), its row of the mask."""
     return FP32 * (config.hidden + 3 * config.heads * config.head_dim + length)
+
+
+def attention_chunk_bytes(config: TextEncoderConfig, length: int) -> int:
+    """What attention's longest chunk of `length` rows holds. One chunk of all rows has no mask."""
+    row_bytes = attention_row_bytes(config, length)
+    alone = len(row_chunks(length, row_bytes)) == 1
+    return length * attention_row_bytes(config, 0) if alone else chunk_bytes(length, row_bytes)
 
 
 def mlp_row_bytes(config: TextEncoderConfig) -> int:

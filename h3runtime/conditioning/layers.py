@@ -62,3 +62,9 @@ def row_chunks(rows: int, row_bytes: int) -> list[slice]:
     step = -(-rows // -(-rows // most))
     step += -step % multiple
     return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+
+
+def chunk_bytes(rows: int, row_bytes: int) -> int:
+    """What the longest chunk of `rows` holds."""
+    longest: int = max(chunk.stop - chunk.start for chunk in row_chunks(rows, row_bytes))
+    return longest * row_bytes

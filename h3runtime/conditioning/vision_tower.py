@@ -105,6 +105,11 @@ class VisionBlock(nn.Module):
         return x
 
 
+def patch_values(config: VisionConfig) -> int:
+    """Numbers that a patch comes as."""
+    return config.channels * FRAMES * PATCH * PATCH
+
+
 def qkv_row_bytes(config: VisionConfig) -> int:
     """The normed row, its three thirds, and what q and k go through."""
     return FP32 * 7 * config.hidden

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -17,6 +17,7 @@ import torch
 from h3runtime.core import GenerateSpec, Latents, PackedLayout, SegmentKind
 from h3runtime.denoiser.sampler import Step
 from h3runtime.engine.extras import steps_path
+from h3runtime.engine.memory_estimate import MemoryEstimate
 
 
 class Counting(Protocol):
@@ -69,7 +70,12 @@ class Diagnosis:
             self.latents[f"step{step.index}.denoised"] = step.denoised.cpu()
 
     def report(
-        self, latents: Latents, layout: PackedLayout, inputs: Sequence[Mapping[str, Any]], memory: Mapping[str, int]
+        self,
+        latents: Latents,
+        layout: PackedLayout,
+        inputs: Sequence[Mapping[str, Any]],
+        memory: Mapping[str, int],
+        estimated: Callable[[], MemoryEstimate],
     ) -> dict[str, Any] | None:
         if not self._spec.diagnostics:
             return None
@@ -83,6 +89,7 @@ class Diagnosis:
             "conditioning": self._conditioning,
             "inputs": list(inputs),
             "memory": dict(memory),
+            "memory_estimate": estimated().told(),
         }
         if self.latents:
             found["step_latents"] = steps_path(self._spec.output).name

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.extras import Extras
 from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
+from h3runtime.engine.memory_estimate import MemoryEstimate, demand_of, estimate, sizes_of
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
@@ -160,7 +162,8 @@ class ResidentEngine:
         extras.publish()
         run.finish()
         self._shares = run.shares()
-        diagnostics = diagnosis.report(latents, layout, conditions.inputs, run.peaks)
+        estimated = partial(self._estimate, spec, layout, conditions)
+        diagnostics = diagnosis.report(latents, layout, conditions.inputs, run.peaks, estimated)
         return self._clip(spec, decoded, run, extras.latents, diagnostics)
 
     def facts(self) -> EngineFacts:
@@ -192,6 +195,9 @@ class ResidentEngine:
         height, width = latent_side(spec.height), latent_side(spec.width)
         target = latent_frames(spec.frames), height, width, audio_latents(spec.frames)
         return pack(*target, text.tags, conditions.keyframe_shapes, conditions.reference_shapes)
+
+    def _estimate(self, spec: GenerateSpec, layout: PackedLayout, conditions: Conditions) -> MemoryEstimate:
+        return estimate(sizes_of(self.models, spec.task), demand_of(spec, layout, conditions.pieces))
 
     def _sample(
         self,

@@ -1,0 +1,288 @@
+"""What a request takes of the device's memory, in bytes, by closed formulas of its sizes: nothing is run or allocated.
+
+    weights        what the loaded files left resident
+    conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
+    sampling       the widest place of a block for all rows, and the modulation of a window of steps
+    decode         the larger of the sound and the pictures, which come one after another too
+    total          weights and the largest stage
+
+Conditioning is fitted: within 25 % of what the CPU's allocator counts (tests/engine/test_memory_estimate.py), for texts
+of up to 30,000 rows. Sampling and decode are plain sums over their widest places, to be fitted to measured peaks later;
+a backend with workspaces of its own takes more. Fed by `diagnosis` with what a run really had.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import accumulate
+
+import torch
+
+from h3runtime.conditioning import language_model, vision_tower
+from h3runtime.conditioning.config import TextEncoderConfig, VisionConfig
+from h3runtime.conditioning.encoder import TextEncoder
+from h3runtime.conditioning.layers import chunk_bytes
+from h3runtime.conditioning.pieces import Piece, Vision
+from h3runtime.conditioning.vision_tower import patch_values
+from h3runtime.core import CHUNK_FRAMES, SAMPLES_PER_LATENT, GenerateSpec, PackedLayout, SegmentKind, Task
+from h3runtime.denoiser.config import DitConfig
+from h3runtime.denoiser.plan import WINDOW_BYTES
+from h3runtime.engine.load import Models
+from h3runtime.media.vision_size import features_of, patch_grid
+from h3runtime.packing.geometry import audio_latents
+from h3runtime.quant.stored import PlainWeight
+from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
+from h3runtime.vae.chunks import FRAME_OVERLAP, PIECE_LATENTS, TIME_PATCH
+from h3runtime.vae.tiling import ALIGNMENT
+from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
+from h3runtime.vae.video_encoder import FRONT_FRAMES
+
+FP32 = 4
+STEREO = 2
+ENCODER_COPIES = 7
+"""Tensors of the video encoder's widest level that are alive at once, with a convolution's workspace."""
+PADDED_COPIES = 2
+"""And with two frames of zeros in front. Together 9.2 for 17 frames and 13 for a picture: 9.2 and 11.9 were measured on
+an H200 in fp16, 8.5 and 12.2 on a CPU in fp32."""
+SOUND_COPIES = 5
+"""Of the audio encoder's first stage: a unit's input, and Snake's product, sine, square and sum. 4.6 on a CPU, 5.0 on
+an H200."""
+WAVE_COPIES = 18
+"""Of the audio decoder's widest stage: three kernels' sums, and activations at twice the rate. 17.8 on a CPU, 11.3 on
+an H200."""
+PIECE_FRAMES = PIECE_LATENTS * TIME_PATCH
+"""Frames that the video decoder makes at once: 28."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSizes:
+    """text_widened: the encoder's weights aren't stored in fp32, so one of them is made fp32 at a time."""
+
+    weights: int
+    transformer: DitConfig
+    transformer_dtype: torch.dtype
+    text_encoder: TextEncoderConfig
+    text_widened: bool
+    video_encoder: EncoderConfig | None
+    video_decoder: DecoderConfig | None
+    video_dtype: torch.dtype
+    audio_encoder: AudioEncoderConfig | None
+    audio_decoder: AudioDecoderConfig | None
+    tile: int
+
+
+def sizes_of(models: Models, task: Task) -> ModelSizes:
+    """Of what is loaded; the transformer that `task` runs on."""
+    transformer, video, audio = models.transformer_of(task), models.vaes.video, models.vaes.audio.config
+    return ModelSizes(
+        weights=sum(part.bytes for part in models.facts),
+        transformer=transformer.config,
+        transformer_dtype=transformer.dtype,
+        text_encoder=models.text_encoder.config,
+        text_widened=not _stored_in_fp32(models.text_encoder),
+        video_encoder=video.config.encoder,
+        video_decoder=video.config.decoder,
+        video_dtype=video.dtype,
+        audio_encoder=audio.encoder,
+        audio_decoder=audio.decoder,
+        tile=video.tiling.size,
+    )
+
+
+def _stored_in_fp32(encoder: TextEncoder) -> bool:
+    stored = encoder.get_submodule("model.layers.0.mlp.gate_proj").resident
+    return isinstance(stored, PlainWeight) and stored.weight.dtype == torch.float32
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """Pictures that the video VAE encodes as one: a picture, or a clip on its canvas."""
+
+    frames: int
+    width: int
+    height: int
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """A request's sizes. rows: packed. vision_rows: of the text's, features alone. patches: of the largest vision
+    block, 0 without one. samples: of the longest sound that is encoded, 32 kHz."""
+
+    rows: int
+    text_rows: int
+    vision_rows: int
+    patches: int
+    shots: tuple[Shot, ...]
+    samples: int
+    target: Shot
+
+
+@dataclass(frozen=True, slots=True)
+class Conditioning:
+    """Parts that come one after another."""
+
+    video: int
+    sound: int
+    vision: int
+    text: int
+
+    @property
+    def peak(self) -> int:
+        return max(self.video, self.sound, self.vision, self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """`total`: weights and the largest stage."""
+
+    weights: int
+    conditioning: Conditioning
+    sampling: int
+    decode: int
+
+    @property
+    def total(self) -> int:
+        return self.weights + max(self.conditioning.peak, self.sampling, self.decode)
+
+    def told(self) -> dict[str, int]:
+        """Lines for people, in bytes."""
+        parts = {f"conditioning_{name}_bytes": value for name, value in asdict(self.conditioning).items()}
+        return {
+            "weights_bytes": self.weights,
+            "conditioning_bytes": self.conditioning.peak,
+            **parts,
+            "sampling_bytes": self.sampling,
+            "decode_bytes": self.decode,
+            "total_bytes": self.total,
+        }
+
+
+def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
+    shots = (video_encode_bytes(models.video_encoder, models.video_dtype, models.tile, s) for s in demand.shots)
+    text = models.text_encoder
+    conditioning = Conditioning(
+        video=max(shots, default=0),
+        sound=audio_encode_bytes(models.audio_encoder, demand.samples),
+        vision=vision_bytes(text, demand.text_rows, demand.vision_rows, demand.patches),
+        text=text_bytes(text, demand.text_rows, demand.vision_rows, widened=models.text_widened),
+    )
+    decode = max(
+        audio_decode_bytes(models.audio_decoder, audio_latents(demand.target.frames)),
+        video_decode_bytes(models.video_decoder, models.video_dtype, models.tile, demand.target),
+    )
+    sampling = sampling_bytes(models.transformer, models.transformer_dtype, demand.rows)
+    return MemoryEstimate(models.weights, conditioning, sampling, decode)
+
+
+def text_bytes(config: TextEncoderConfig, rows: int, vision_rows: int, *, widened: bool) -> int:
+    """The residual stream, keys and values, cos and sin of all rows, the deepstack features, the wider of the two kinds
+    of chunk, and the widest weight in fp32."""
+    whole = rows * (config.hidden + 2 * config.kv_heads * config.head_dim + config.head_dim)
+    deepstack = len(config.vision.taps) * vision_rows * config.hidden
+    mlp = chunk_bytes(rows, language_model.mlp_row_bytes(config))
+    chunk = max(mlp, language_model.attention_chunk_bytes(config, rows))
+    widest = config.hidden * max(config.intermediate, config.heads * config.head_dim) if widened else 0
+    return FP32 * (whole + deepstack + widest) + chunk
+
+
+def vision_bytes(config: TextEncoderConfig, rows: int, vision_rows: int, patches: int) -> int:
+    """What the text's rows have already, the block's patches, x, q, k, v, cos and sin, its features, and a chunk."""
+    if not patches:
+        return 0
+    vision = config.vision
+    text = rows * config.hidden + len(vision.taps) * vision_rows * config.hidden
+    whole = patches * (patch_values(vision) + 4 * vision.hidden + vision.hidden // vision.heads)
+    features = features_of_patches(patches) * vision.out_hidden * (1 + len(vision.taps))
+    return FP32 * (text + whole + features) + _vision_chunk(vision, patches)
+
+
+def features_of_patches(patches: int) -> int:
+    return features_of((patches, 1))
+
+
+def _vision_chunk(vision: VisionConfig, patches: int) -> int:
+    by_patch = (vision_tower.qkv_row_bytes, vision_tower.attention_row_bytes, vision_tower.mlp_row_bytes)
+    widest = max(chunk_bytes(patches, row_bytes(vision)) for row_bytes in by_patch)
+    return max(widest, chunk_bytes(features_of_patches(patches), vision_tower.merger_row_bytes(vision)))
+
+
+def video_encode_bytes(config: EncoderConfig | None, dtype: torch.dtype, tile: int, shot: Shot) -> int:
+    """17 frames as bytes and twice normalised, and a tile's widest level, as often as it is held at once. A clip's last
+    5 frames are encoded by themselves, and a shorter clip has no others."""
+    if config is None:
+        return 0
+    frames = CHUNK_FRAMES if shot.frames > CHUNK_FRAMES else min(shot.frames, FRAME_OVERLAP)
+    pixels = 3 * frames * shot.width * shot.height
+    copies = ENCODER_COPIES * frames + PADDED_COPIES * (frames + FRONT_FRAMES)
+    widest = int(copies * min(shot.width, tile) * min(shot.height, tile) * _widest_level(config))
+    return pixels * (1 + FP32 + 2 * dtype.itemsize) + widest * dtype.itemsize
+
+
+def _widest_level(config: EncoderConfig) -> float:
+    """Most channels that a pixel of the input has at any level: fewer pixels are left below."""
+    widest, left = 0.0, 1.0
+    for level in config.levels:
+        widest = max(widest, max(level.in_channels, level.out_channels) * left)
+        left /= math.prod(level.stride or (1,))
+    return widest
+
+
+def audio_encode_bytes(config: AudioEncoderConfig | None, samples: int) -> int:
+    """Both channels at the first stage's width, as often as it is held at once."""
+    return 0 if config is None else SOUND_COPIES * FP32 * STEREO * config.widths[0] * samples
+
+
+def sampling_bytes(config: DitConfig, dtype: torch.dtype, rows: int) -> int:
+    """Gate and value, their product and the residual stream of all rows; the modulation of a window of steps."""
+    return rows * (3 * config.ffn + config.hidden) * dtype.itemsize + WINDOW_BYTES
+
+
+def audio_decode_bytes(config: AudioDecoderConfig | None, latents: int) -> int:
+    """Both channels at the widest stage, as often as it is held at once."""
+    if config is None:
+        return 0
+    lengths = accumulate(config.up_strides, lambda a, b: a * b)
+    widest: int = max(width * length for width, length in zip(config.widths[1:], lengths, strict=True))
+    return WAVE_COPIES * FP32 * STEREO * widest * latents
+
+
+def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot) -> int:
+    """A piece of 28 frames beside the rows of tiles that it is joined from, 17 of its frames in fp32 twice, and the
+    tokens of a tile: gate and value, their product, five widths."""
+    if config is None:
+        return 0
+    pixels = 3 * target.width * target.height
+    tokens = PIECE_LATENTS * min(target.width, tile) * min(target.height, tile) // ALIGNMENT**2
+    widest = tokens * (3 * config.feed_forward + 5 * config.width)
+    return pixels * (2 * PIECE_FRAMES * dtype.itemsize + 2 * CHUNK_FRAMES * FP32) + widest * dtype.itemsize
+
+
+def demand_of(spec: GenerateSpec, layout: PackedLayout, pieces: Sequence[Piece]) -> Demand:
+    """A request's sizes once its conditions are known."""
+    grids = [patch_grid(*piece.pixels.shape[1:3]) for piece in pieces if isinstance(piece, Vision)]
+    kinds = (SegmentKind.COND_AUDIO, SegmentKind.REF_AUDIO)
+    sounds = [(s.stop - s.start) // STEREO for s in layout.of_kind(*kinds)]
+    if spec.source is not None and spec.source.sound is not None:
+        sounds.append(layout.audio_latents)
+    return Demand(
+        rows=layout.rows,
+        text_rows=layout.text_rows,
+        vision_rows=sum(map(features_of, grids)),
+        patches=max((height * width for height, width in grids), default=0),
+        shots=tuple(_shots(spec)),
+        samples=max(sounds, default=0) * SAMPLES_PER_LATENT,
+        target=Shot(spec.frames, spec.width, spec.height),
+    )
+
+
+def _shots(spec: GenerateSpec) -> Iterator[Shot]:
+    for guide in spec.guides:
+        if guide.picture is not None or guide.clip is not None:
+            yield Shot(1 if guide.clip is None else guide.clip.frames, spec.width, spec.height)
+    for reference in spec.references:
+        if reference.kind != "audio":
+            yield Shot(1 if reference.clip is None else reference.clip.frames, reference.width, reference.height)
+    if spec.source is not None:
+        yield Shot(spec.frames, spec.width, spec.height)
