@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from h3runtime.media.clip_clock import Stamp
 from h3runtime.media.containers import bad_medium, opened_medium, picture_stream
 from h3runtime.media.decoding import decoded, decoded_strictly
-from h3runtime.media.first_picture import first_picture_time
+from h3runtime.media.first_picture import first_picture_time, shown_ticks
 from h3runtime.media.moving_picture import is_moving, moving_pictures
 from h3runtime.media.pictures import stretch
 from h3runtime.media.probe import to_rgb
@@ -85,15 +85,16 @@ def _filmed(path: Path, field: str, max_pixels: int, is_strict: bool) -> Generat
             # PyAV ties a frame whose side data is read to itself: it would stay until the garbage collector comes.
             if frame.rotation != rotation:
                 rotation, turning = frame.rotation, turning_of(frame)
-            stamp = _stamp(frame)
+            stamp = _stamp(frame, container.format.name)
             if first is None or stamp.time is None or stamp.time >= first:
                 yield _picture(frame, stamp, turning, stream.sample_aspect_ratio, field, max_pixels)
 
 
-def _stamp(frame: av.VideoFrame) -> Stamp:
+def _stamp(frame: av.VideoFrame, container: str) -> Stamp:
+    ticks = shown_ticks(frame.pts, frame.dts, container)
     if frame.time_base is None:
         return Stamp(None)
-    time = None if frame.pts is None else frame.pts * frame.time_base
+    time = None if ticks is None else ticks * frame.time_base
     return Stamp(time, (frame.duration or 0) * frame.time_base or None)
 
 

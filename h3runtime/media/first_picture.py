@@ -52,6 +52,12 @@ def first_shown(packets: Iterable[av.Packet[Any]]) -> Fraction | None:
 
 
 def time_of(packet: av.Packet[Any]) -> Fraction | None:
-    """When it is shown; AVI and the like only say when it is decoded, which is the same there."""
-    ticks = packet.dts if packet.pts is None else packet.pts
+    """When it is shown, in seconds on the file's clock."""
+    ticks = shown_ticks(packet.pts, packet.dts, packet.stream.container.format.name)
     return None if ticks is None or packet.time_base is None else ticks * packet.time_base
+
+
+def shown_ticks(pts: int | None, dts: int | None, container: str) -> int | None:
+    """The time of showing of a packet or a picture, or that of decoding where there is no other. AVI knows the latter
+    only; the former is FFmpeg's guess there, and wrong where pictures are reordered."""
+    return dts if pts is None or container == "avi" else pts

@@ -33,6 +33,7 @@ KINDS = [
     ("a.webm", "libvpx-vp9", "yuv420p"),
     ("a.webm", "libvpx", "yuv420p"),
     ("a.avi", "mpeg4", "yuv420p"),
+    ("a.avi", "libx264", "yuv420p"),
     ("a.ts", "libx264", "yuv420p"),
     ("a.mkv", "ffv1", "gray"),
 ]
