@@ -178,13 +178,13 @@ class VideoVae(nn.Module):
     ) -> torch.Tensor:
         """Clips of 17 frames, the last one of what is left of `count`, each encoded as it comes."""
         chunks = -(-count // CHUNK_FRAMES)
-        moments = []
+        latents = []
         for index, clip in enumerate(clips):
             frames = _first_frames(clip, FRAME_OVERLAP) if index + 1 == chunks and count > 1 else clip
-            moments.append(self.encode_moments(frames, should_stop=should_stop))
+            latents.append(self._normalised(self.encode_moments(frames, should_stop=should_stop)))
             if on_chunk is not None:
                 on_chunk(index + 1, chunks)
-        return self._normalised(torch.cat(moments, 2))
+        return torch.cat(latents, 2)
 
     def _checked(self, clips: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:
         for clip in clips:
