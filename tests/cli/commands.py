@@ -10,9 +10,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+
+from h3runtime.core import SAMPLE_RATE, GenerateSpec
+from h3runtime.media.lossless import LosslessWriter
+from h3runtime.media.sound import samples_for
+
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import sys, types
+import pathlib, sys, types
+import h3runtime
 from tests.fake_engine import FakeEngine
 
 class Engine(FakeEngine):
@@ -22,18 +29,33 @@ class Engine(FakeEngine):
     def generate(self, *arguments):
         self.line("a line of ffmpeg's")
         return super().generate(*arguments)
+    def _publish(self, spec, *arguments):
+        from tests.cli.commands import keep_tail
+        keep_tail(spec)
+        return super()._publish(spec, *arguments)
 
 def print_nothing(line):
     pass
 
 sys.modules["h3runtime.engine.resident"] = types.SimpleNamespace(ResidentEngine=Engine)
 package = types.ModuleType("h3runtime.engine")
-package.__path__ = []
+package.__path__ = [str(pathlib.Path(h3runtime.__file__).parent / "engine")]
 sys.modules["h3runtime.engine"] = package
 from h3runtime.__main__ import main
 sys.exit(main())
 """
 SMALL = ("--width", "64", "--height", "64", "--frames", "5")
+
+
+def keep_tail(spec: GenerateSpec) -> None:
+    """Grey pictures and a quiet tone, where the real engine keeps the end of its clip."""
+    if spec.tail is None:
+        return
+    frames = min(spec.tail.frames, spec.frames)
+    tone = 0.1 * np.sin(2 * np.pi * 440 / SAMPLE_RATE * np.arange(samples_for(frames)))
+    writer = LosslessWriter(spec.tail.path, spec.width, spec.height, np.stack([tone, tone]).astype(np.float32))
+    writer.put(np.full((frames, spec.height, spec.width, 3), 128, np.uint8))
+    writer.finish()
 
 
 def start(*arguments: str, folder: Path, **options: object) -> subprocess.Popen[str]:

@@ -24,6 +24,7 @@ from h3runtime.errors import BadMedia, InvalidRequest, Offence, invalid
 from h3runtime.media.examine import ClipMeasure, Measured, SoundMeasure
 from h3runtime.media.sound import samples_for
 from h3runtime.packing.cuts import Share, shares
+from h3runtime.packing.cuts import share as share_of
 from h3runtime.packing.geometry import Size, frames_at_most
 from h3runtime.settings import Settings
 
@@ -61,11 +62,11 @@ class _AllFaults:
     """Offences of all entries, under their indices."""
 
     def __init__(self) -> None:
-        self._offences: list[Offence] = []
+        self._offences: list[tuple[int, Offence]] = []
         self._is_all_media = True
 
     def add(self, index: int, offences: Sequence[Offence], *, is_media: bool = False) -> None:
-        self._offences += [Offence(f"[{index}].{o.field}", o.message, o.legal) for o in offences]
+        self._offences += [(index, Offence(f"[{index}].{o.field}", o.message, o.legal)) for o in offences]
         self._is_all_media = self._is_all_media and (is_media or not offences)
 
     def add_error(self, index: int, error: InvalidRequest) -> None:
@@ -73,7 +74,7 @@ class _AllFaults:
 
     def raise_any(self) -> None:
         if self._offences:
-            error = invalid(self._offences)
+            error = invalid(offence for _, offence in sorted(self._offences, key=lambda item: item[0]))
             raise BadMedia(error.message, error.offences) if self._is_all_media else error
 
 
@@ -86,7 +87,11 @@ class _Planner:
         self._asked: dict[str, Any] = {}
 
     def plan(self, index: int, wish: Wish, share: Share) -> Planned:
-        raw, offences = _as_request(wish, share, self._settings.max_frames)
+        offences = _judge_share(wish, share, self._settings.max_frames)
+        if share.length < 1:
+            # The rest of it is judged as if it had one frame.
+            share = share_of(share.start, share.start + 1, wish.overlap)
+        raw = _as_request(wish, share, self._settings.max_frames, offences)
         guide = self._scratch / f"guide-{index:04}.mkv" if share.overlap else None
         ruling = self._rule(index, wish, share, self._with_canvas(raw), guide)
         ruling.faults.offences += offences
@@ -132,9 +137,8 @@ class _Planner:
             ruling.faults.offences.append(Offence(field, told, legal))
 
 
-def _as_request(wish: Wish, share: Share, max_frames: int) -> tuple[dict[str, Any], list[Offence]]:
-    """The entry as a request of its own frames, and what of it doesn't go with its place in the chain."""
-    offences = _judge_share(wish, share, max_frames)
+def _as_request(wish: Wish, share: Share, max_frames: int, offences: list[Offence]) -> dict[str, Any]:
+    """The entry as a request of its own frames; what of it doesn't go with its place in the chain is an offence."""
     raw = dict(wish.request)
     if share.overlap:
         strangers = [name for name in ("first_frame", "source") if raw.pop(name, None) is not None]
@@ -145,7 +149,7 @@ def _as_request(wish: Wish, share: Share, max_frames: int) -> tuple[dict[str, An
     if isinstance(raw.get("keyframes"), list):
         raw["keyframes"] = [_shifted(index, item, share, offences) for index, item in enumerate(raw["keyframes"])]
     longest = frames_at_most(max_frames) or MIN_FRAMES
-    return raw | {"frames": min(share.frames, longest)}, offences
+    return raw | {"frames": min(share.frames, longest)}
 
 
 def _judge_share(wish: Wish, share: Share, max_frames: int) -> list[Offence]:
@@ -162,7 +166,7 @@ def _judge_share(wish: Wish, share: Share, max_frames: int) -> list[Offence]:
 def _shifted(index: int, keyframe: Any, share: Share, offences: list[Offence]) -> Any:
     """A keyframe of the entry as one of its clip."""
     frame = keyframe.get("frame") if isinstance(keyframe, dict) else None
-    if isinstance(frame, bool) or not isinstance(frame, int) or share.length < 1:
+    if isinstance(frame, bool) or not isinstance(frame, int):
         return keyframe
     if not -share.length <= frame < share.length:
         told = f"{frame} is outside the {share.length} frames of the clip"
