@@ -2,6 +2,8 @@
 
 import argparse
 import json
+import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +17,7 @@ from h3runtime.cli.generation.judging import Ruling, rule_on
 from h3runtime.core import Task
 from h3runtime.errors import BadMedia, InvalidRequest, MalformedRequest
 from h3runtime.settings import Settings
-from tests.cli.commands import SMALL, run
+from tests.cli.commands import SMALL, run, start
 from tests.clips import moving, tones, write_clip
 
 CANVAS = {"width": 64, "height": 64}
@@ -139,6 +141,17 @@ def test_entries_continue_one_another_on_one_canvas(tmp_path: Path) -> None:
     assert guide.clip.file.sha256 == ""
 
 
+def test_flags_that_begin_a_clip_begin_the_chain(media: Path, tmp_path: Path) -> None:
+    entries = [{"prompt": "x", "seconds": 1}] * 2
+    flags = ("--first-frame", str(media / "a.png"), "--last-frame", str(media / "a.png"), "--short-edge", "256")
+    plan = planned(tmp_path, entries, *flags)
+    assert [[guide.field for guide in p.spec.guides] for p in plan] == [
+        ["first_frame", "last_frame"],
+        ["last_frame", "continue_from"],
+    ]
+    assert plan[0].spec.width == plan[1].spec.width > plan[1].spec.height == 256
+
+
 def test_how_an_entry_may_continue(tmp_path: Path) -> None:
     links = [{}, {"frames": 39, "audio": False}, True, False, None]
     entries = [{"prompt": "x", "seconds": 2, "continue_from": link, **CANVAS} for link in links]
@@ -232,6 +245,19 @@ def test_a_failing_clip_is_named_and_nothing_is_left(tmp_path: Path) -> None:
     written(tmp_path, [{"prompt": prompt, "seconds": 0.2} for prompt in prompts])
     code, out, err = run("generate", "request.json", *SMALL[:4], folder=tmp_path)
     assert (code, out, err) == (1, "", "error: [1]: the encoder ended with status 1\n")
+    assert [path.name for path in tmp_path.iterdir()] == ["request.json"]
+
+
+def test_a_signal_ends_a_chain_and_leaves_nothing(tmp_path: Path) -> None:
+    written(tmp_path, [{"prompt": "x", "seconds": 0.2}, {"prompt": "step_seconds=0.05", "seconds": 0.2, "steps": 200}])
+    with start("generate", "request.json", *SMALL[:4], folder=tmp_path) as process:
+        until = time.monotonic() + 30
+        while not list(tmp_path.glob(".h3runtime-*/part-0000.mkv")) and time.monotonic() < until:
+            time.sleep(0.02)
+        time.sleep(0.3)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "interrupted\n")
     assert [path.name for path in tmp_path.iterdir()] == ["request.json"]
 
 

@@ -119,9 +119,7 @@ def test_what_went_wrong_in_the_thread_is_told_in_the_job(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_decoder_waits_for_a_slow_writer_only_after_two_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_decoder_does_not_wait_for_a_slow_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Slow(Broken):
         def put(self, _: np.ndarray) -> None:
             time.sleep(0.2)

@@ -26,6 +26,7 @@ YIELDS: Mapping[str, frozenset[str]] = {
     "aspect_ratio": frozenset({"width", "height"}),
 }
 """Field of a request -> flags that say the same in another way, and so don't count beside it."""
+BEGINNINGS = frozenset({"first_frame", "continue_from"})
 MAX_ENTRIES = 10_000
 """Clips of a chain: its scratch files are numbered with four digits."""
 
@@ -52,9 +53,11 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
     if not isinstance(found, list):
         raise MalformedRequest(f"{file.name} holds neither a request nor a list of them")
     _judge_list(file.name, found)
-    # What flags say of the file that is made is about the whole.
-    each = {name: value for name, value in defaults.items() if name not in WHOLE}
-    return Asked(tuple(merged(request, each) for request in found), True, folder)
+    # What flags say of the file that is made is about the whole, and what they begin with is where the chain begins.
+    first = {name: value for name, value in defaults.items() if name not in WHOLE}
+    others = {name: value for name, value in first.items() if name not in BEGINNINGS}
+    each = [first, *[others] * (len(found) - 1)]
+    return Asked(tuple(merged(*pair) for pair in zip(found, each, strict=True)), True, folder)
 
 
 def merged(request: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
