@@ -59,7 +59,7 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
         type=_keyframe,
         action="append",
         metavar="FRAME=FILE",
-        help="A picture, clip or sound that lies at this frame; --keyframe=-1=FILE is the last one. May be given again.",
+        help="A picture, clip or sound at this frame; --keyframe=-1=FILE is the last one. May be given again.",
     )
     parser.add_argument(
         "--reference",
