@@ -8,8 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from h3runtime.api.guides import guides_of
-from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, MediaFile, Progress, Task
+from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, GuideInput, MediaFile, Progress, Task
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import BackendUnavailable, EngineDead, JobCancelled, OutputExists
@@ -23,6 +22,14 @@ AAC_FRAME = 1024
 
 MakeSpec = Callable[..., GenerateSpec]
 Picture = Callable[[int], MediaFile]
+
+
+def first_guide(picture: MediaFile) -> GuideInput:
+    return GuideInput("first_frame", 0, picture=picture, fit="stretch", shown=True)
+
+
+def last_guide(picture: MediaFile) -> GuideInput:
+    return GuideInput("last_frame", FRAMES - 1, picture=picture, shown=True)
 
 
 def generate(engine: ResidentEngine, spec: GenerateSpec):
@@ -102,9 +109,9 @@ def test_the_prompt_is_heard(engine: ResidentEngine, make_spec: MakeSpec) -> Non
 @pytest.mark.parametrize("task", [Task.I2VA, Task.L2VA, Task.FL2VA])
 def test_pictures_condition_the_clip(engine: ResidentEngine, make_spec: MakeSpec, picture: Picture, task: Task) -> None:
     def with_pictures(name: str, number: int) -> GenerateSpec:
-        given = {"first_frame": picture(number)} if task in (Task.I2VA, Task.FL2VA) else {}
-        given |= {"last_frame": picture(number + 100)} if task in (Task.L2VA, Task.FL2VA) else {}
-        return make_spec(name, task=task, guides=guides_of(given, FRAMES))
+        first, last = first_guide(picture(number)), last_guide(picture(number + 100))
+        guides = {Task.I2VA: (first,), Task.L2VA: (last,), Task.FL2VA: (first, last)}[task]
+        return make_spec(name, task=task, guides=guides)
 
     one, other = latents_of(engine, with_pictures("one", 1)), latents_of(engine, with_pictures("other", 2))
     assert not one.video.equal(other.video)
@@ -151,7 +158,7 @@ def test_an_existing_output_is_kept(engine: ResidentEngine, make_spec: MakeSpec)
 
 
 def test_diagnostics_tell_of_the_run(engine: ResidentEngine, make_spec: MakeSpec, picture: Picture) -> None:
-    spec = make_spec(task=Task.I2VA, guides=guides_of({"first_frame": picture(1)}, FRAMES), diagnostics=True, steps=3)
+    spec = make_spec(task=Task.I2VA, guides=(first_guide(picture(1)),), diagnostics=True, steps=3)
     found = generate(engine, spec).diagnostics
     assert found is not None
     assert len(found["step_seconds"]) == 3
