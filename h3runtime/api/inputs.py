@@ -22,8 +22,8 @@ from h3runtime.api.media import Intake
 from h3runtime.api.request import GenerateBody, MediaBody
 from h3runtime.core import MediaFile
 from h3runtime.errors import BadMedia, Offence, invalid
-from h3runtime.media.examine import Ask, Measured, measure, verify
-from h3runtime.media.moving_picture import is_moving
+from h3runtime.media.intake.examine import Ask, Measured, measure, verify
+from h3runtime.media.intake.moving_picture import is_moving
 from h3runtime.media.pictures import measure_picture
 from h3runtime.packing.geometry import Size
 

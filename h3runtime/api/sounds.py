@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h3runtime.core import MediaFile, SoundInput
-from h3runtime.media.examine import Measured
+from h3runtime.media.intake.examine import Measured
 from h3runtime.packing.rows import latents_of_sound
 
 

@@ -36,12 +36,12 @@ from h3runtime.core import (
 )
 from h3runtime.errors import InvalidRequest, JobCancelled, JobError, Offence
 from h3runtime.media import sound
-from h3runtime.media.clip_frames import clip_frames
 from h3runtime.media.ffmpeg import FFmpeg
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.joining import Place, join, sample_at
 from h3runtime.media.lossless import LosslessWriter
 from h3runtime.media.mux import ClipShape, ClipWriter, Limits, WrittenClip
-from h3runtime.media.sound_in import read_sound_in
 from h3runtime.packing.cuts import Share
 
 ENCODING = 0.1

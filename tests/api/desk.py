@@ -23,7 +23,7 @@ from h3runtime.errors import BadMedia, Interrupted, InvalidRequest, Offence
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.queue import JobQueue
 from h3runtime.jobs.table import Job, JobTable
-from h3runtime.media.examine import Ask, ClipMeasure, Measured, SoundMeasure
+from h3runtime.media.intake.examine import Ask, ClipMeasure, Measured, SoundMeasure
 from h3runtime.settings import Settings
 from tests.api.server import SMALL
 from tests.fake_engine import FakeEngine

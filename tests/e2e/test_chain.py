@@ -11,10 +11,10 @@ from h3runtime.cli.generation.chain_result import chain_facts
 from h3runtime.core import ClipInput, MediaFile, SoundInput
 from h3runtime.engine.chain import Chain, ChainMaker, ChainResult, Link
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.media.clip_frames import clip_frames
 from h3runtime.media.ffmpeg import find_ffmpeg
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.probe import probe_clip
-from h3runtime.media.sound_in import read_sound_in
 
 SIZE = 64
 CANVAS = {"width": SIZE, "height": SIZE, "steps": 1}

@@ -27,12 +27,12 @@ from h3runtime.core import (
 )
 from h3runtime.engine.chain import Chain, ChainMaker, Link
 from h3runtime.errors import BadMedia, JobCancelled, NumericalError, Offence
-from h3runtime.media.clip_frames import clip_frames
 from h3runtime.media.ffmpeg import find_ffmpeg
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.joining import sample_at
 from h3runtime.media.lossless import LosslessWriter
 from h3runtime.media.probe import count_packets, probe_clip, read_frames, read_sound
-from h3runtime.media.sound_in import read_sound_in
 from h3runtime.packing.cuts import exact, shares
 
 WIDTH = HEIGHT = 64

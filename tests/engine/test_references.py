@@ -10,7 +10,7 @@ from h3runtime.core import GuideInput, ReferenceInput, Task
 from h3runtime.engine.conditions.gathering import conditions_of
 from h3runtime.engine.conditions.media_cache import MediaCache
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
-from h3runtime.media.clip_frames import clip_frames
+from h3runtime.media.intake.clip_frames import clip_frames
 from h3runtime.media.vision_size import features_of, patch_grid
 from h3runtime.packing.geometry import audio_latents, latent_frames
 from tests.engine.conditioned import (

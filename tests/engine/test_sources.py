@@ -15,8 +15,8 @@ from h3runtime.engine.conditions.mask_pixels import luminance, near_middles
 from h3runtime.engine.conditions.media_cache import MediaCache
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
 from h3runtime.engine.conditions.sources import audio_mask
-from h3runtime.media.clip_frames import clip_frames
-from h3runtime.media.sound_in import read_sound_in
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from tests.clips import write_clip
 from tests.engine.conditioned import idle_run, latents_of, same
 

@@ -13,10 +13,10 @@ from h3runtime.core import ClipInput, MediaFile, SoundInput, TailRequest
 from h3runtime.engine import tail as module
 from h3runtime.engine.tail import Tail
 from h3runtime.errors import EncoderFailed, JobDiskFull
-from h3runtime.media.clip_frames import clip_frames
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.joining import sample_at
 from h3runtime.media.mux import ClipShape
-from h3runtime.media.sound_in import read_sound_in
 from tests.clips import moving
 
 SHAPE = ClipShape(48, 32, 39)

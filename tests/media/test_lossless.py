@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 
 from h3runtime.core import ClipInput, MediaFile, SoundInput
 from h3runtime.errors import EncoderFailed
-from h3runtime.media.clip_frames import clip_frames
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.lossless import LosslessWriter
 from h3runtime.media.probe import probe_clip
-from h3runtime.media.sound_in import read_sound_in
 
 
 def noise(frames: int, width: int, height: int) -> NDArray[np.uint8]:

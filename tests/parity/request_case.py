@@ -14,7 +14,7 @@ from h3runtime.api.judging import judge_clip
 from h3runtime.api.request import read_body
 from h3runtime.api.spec import spec_of
 from h3runtime.core import FPS, SAMPLE_RATE, SAMPLES_PER_LATENT, GenerateSpec, MediaFile
-from h3runtime.media.examine import ClipMeasure, Measured, SoundMeasure
+from h3runtime.media.intake.examine import ClipMeasure, Measured, SoundMeasure
 from h3runtime.packing import geometry
 from h3runtime.packing.geometry import Size
 

@@ -21,7 +21,7 @@ from h3runtime.cli.generation.judging import Ruling, rule_on
 from h3runtime.cli.generation.links import Wish, wish_of
 from h3runtime.core import FPS, MIN_FRAMES, SAMPLE_RATE, GenerateSpec, GuideInput, MediaFile
 from h3runtime.errors import BadMedia, InvalidRequest, Offence, invalid
-from h3runtime.media.examine import ClipMeasure, Measured, SoundMeasure
+from h3runtime.media.intake.examine import ClipMeasure, Measured, SoundMeasure
 from h3runtime.media.sound import samples_for
 from h3runtime.packing.cuts import Share, shares
 from h3runtime.packing.cuts import share as share_of

@@ -8,7 +8,7 @@ from typing import Literal
 from av.stream import Disposition
 
 from h3runtime.errors import BadMedia
-from h3runtime.media.moving_picture import is_moving
+from h3runtime.media.intake.moving_picture import is_moving
 from h3runtime.media.probe import opened
 
 

@@ -20,8 +20,8 @@ from PIL import Image
 from h3runtime.core import PIXELS_PER_LATENT, ClipInput, MediaFile
 from h3runtime.engine.conditions.media_cache import Pixels
 from h3runtime.errors import BadMedia
-from h3runtime.media.clip_frames import clip_frames
-from h3runtime.media.examine import Ask, measure
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.examine import Ask, measure
 from h3runtime.media.pictures import read_picture
 
 

@@ -29,9 +29,9 @@ from h3runtime.engine.conditions.sound_cut import SoundCut
 from h3runtime.engine.load import Vaes
 from h3runtime.engine.run import Run
 from h3runtime.errors import BadMedia, Offence
-from h3runtime.media.clip_frames import clip_frames
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.pictures import cover, read_picture, stretch
-from h3runtime.media.sound_in import read_sound_in
 
 Make = Callable[[], Encoded]
 VaeName = Literal["video_vae", "audio_vae"]

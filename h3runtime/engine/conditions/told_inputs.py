@@ -13,7 +13,7 @@ from typing import Any, Literal
 from h3runtime.core import FPS, SAMPLE_RATE, MediaFile
 from h3runtime.engine.conditions.media_cache import Encoded
 from h3runtime.errors import BadMedia
-from h3runtime.media.examine import Ask, ClipMeasure, Measured, SoundMeasure, measure
+from h3runtime.media.intake.examine import Ask, ClipMeasure, Measured, SoundMeasure, measure
 from h3runtime.media.pictures import measure_picture
 
 Figures = Mapping[str, float]

@@ -1,4 +1,4 @@
-"""The child process that opens media for `examine`: `python -m h3runtime.media.examiner`.
+"""The child process that opens media for `examine`: `python -m h3runtime.media.intake.examiner`.
 
 Reads one line of JSON on stdin, answers on stdout as `examine` says, imports no torch. It bounds itself before it opens
 anything: address space, processor time, no core files, no files written. When its stdin ends nobody waits for it any
@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from h3runtime.errors import BadMedia
-from h3runtime.media.examine import Ask, Limits
-from h3runtime.media.full_measure import verified
-from h3runtime.media.packet_measure import measured
+from h3runtime.media.intake.examine import Ask, Limits
+from h3runtime.media.intake.full_measure import verified
+from h3runtime.media.intake.packet_measure import measured
 
 CPU_SECONDS_PER_WALL_SECOND = 4
 """Decoders use several cores; the parent's deadline comes first as long as there is a parent."""

@@ -20,7 +20,7 @@ import av
 import av.container
 import av.logging
 
-from h3runtime.media.containers import bad_medium
+from h3runtime.media.intake.containers import bad_medium
 
 THREADS = 4
 """Pictures that a decoder may work on at once; each of them is in memory."""

@@ -8,12 +8,12 @@ As far as the limits go: what lies behind the last second that is decoded keeps 
 
 from __future__ import annotations
 
-from h3runtime.media.clip_clock import ClipClock
-from h3runtime.media.clip_pictures import clip_pictures
-from h3runtime.media.containers import bad_medium
-from h3runtime.media.examine import Ask, ClipMeasure, Limits, Measured, SoundMeasure
-from h3runtime.media.packet_measure import clip_measure, sound_measure, upright_size
-from h3runtime.media.sound_pieces import sound_pieces
+from h3runtime.media.intake.clip_clock import ClipClock
+from h3runtime.media.intake.clip_pictures import clip_pictures
+from h3runtime.media.intake.containers import bad_medium
+from h3runtime.media.intake.examine import Ask, ClipMeasure, Limits, Measured, SoundMeasure
+from h3runtime.media.intake.packet_measure import clip_measure, sound_measure, upright_size
+from h3runtime.media.intake.sound_pieces import sound_pieces
 
 
 def verified(ask: Ask, told: Measured, limits: Limits) -> Measured:

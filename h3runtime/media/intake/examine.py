@@ -28,7 +28,7 @@ from typing import Any, Literal
 
 import h3runtime
 from h3runtime.errors import BadMedia, InternalError
-from h3runtime.media.containers import bad_medium
+from h3runtime.media.intake.containers import bad_medium
 
 CRASHED = "it crashed the program that reads it"
 TOO_SLOW = "it takes too long to read"
@@ -135,7 +135,7 @@ class _Examiner:
 
     def __init__(self, way: Way, asks: Sequence[Ask], limits: Limits) -> None:
         self._asks, self._limits = asks, limits
-        command = [sys.executable, "-m", "h3runtime.media.examiner"]
+        command = [sys.executable, "-m", "h3runtime.media.intake.examiner"]
         try:
             self._process = subprocess.Popen(
                 command,

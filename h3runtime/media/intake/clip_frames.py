@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from h3runtime.core import ClipInput, Fit
 from h3runtime.media import pictures
-from h3runtime.media.clip_clock import ClipClock
-from h3runtime.media.clip_pictures import ClipPicture, clip_pictures
-from h3runtime.media.containers import bad_medium
+from h3runtime.media.intake.clip_clock import ClipClock
+from h3runtime.media.intake.clip_pictures import ClipPicture, clip_pictures
+from h3runtime.media.intake.containers import bad_medium
 
 
 def clip_frames(clip: ClipInput, width: int, height: int, fit: Fit) -> Generator[NDArray[np.uint8], None, None]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import av
 
-from h3runtime.media.clip_clock import ClipClock, Stamp
-from h3runtime.media.first_picture import time_of
+from h3runtime.media.intake.clip_clock import ClipClock, Stamp
+from h3runtime.media.intake.first_picture import time_of
 
 SKIP_BYTES = 10
 """FFmpeg's side data `skip_samples`: samples to leave out at the start and at the end, two reasons."""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h3runtime.media.clip_clock import ClipClock, Stamp, slot
+from h3runtime.media.intake.clip_clock import ClipClock, Stamp, slot
 
 
 def shown(stamps: list[Stamp]) -> list[int]:

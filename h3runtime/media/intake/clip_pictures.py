@@ -18,14 +18,14 @@ import av
 import numpy as np
 from numpy.typing import NDArray
 
-from h3runtime.media.clip_clock import Stamp
-from h3runtime.media.containers import bad_medium, opened_medium, picture_stream
-from h3runtime.media.decoding import decoded, decoded_strictly
-from h3runtime.media.first_picture import first_picture_time, shown_ticks
-from h3runtime.media.moving_picture import is_moving, moving_pictures
+from h3runtime.media.intake.clip_clock import Stamp
+from h3runtime.media.intake.containers import bad_medium, opened_medium, picture_stream
+from h3runtime.media.intake.decoding import decoded, decoded_strictly
+from h3runtime.media.intake.first_picture import first_picture_time, shown_ticks
+from h3runtime.media.intake.moving_picture import is_moving, moving_pictures
+from h3runtime.media.intake.turning import Turning, square_width, turning_of
 from h3runtime.media.pictures import stretch
 from h3runtime.media.probe import to_rgb
-from h3runtime.media.turning import Turning, square_width, turning_of
 
 MAX_PIXELS = 8192 * 4320
 """The largest picture of a clip that is decoded: 8K, as cinemas have it."""

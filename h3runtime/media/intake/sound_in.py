@@ -17,8 +17,8 @@ import soxr
 from numpy.typing import NDArray
 
 from h3runtime.core import SAMPLE_RATE, SoundInput
-from h3runtime.media.containers import bad_medium
-from h3runtime.media.sound_pieces import SoundPiece, sound_pieces
+from h3runtime.media.intake.containers import bad_medium
+from h3runtime.media.intake.sound_pieces import SoundPiece, sound_pieces
 
 LONGEST = 3600 * SAMPLE_RATE
 """Samples that are kept in memory at most."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import av
 
-from h3runtime.media.containers import opened_medium, picture_stream
+from h3runtime.media.intake.containers import opened_medium, picture_stream
 
 REORDERED = 64
 """Packets among which the first picture is, where it need not be a key picture: decoders reorder 16 pictures at most

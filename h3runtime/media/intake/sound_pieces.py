@@ -24,8 +24,8 @@ import av.container
 import numpy as np
 from numpy.typing import NDArray
 
-from h3runtime.media.containers import bad_medium, opened_medium, sound_stream
-from h3runtime.media.first_picture import first_picture_time
+from h3runtime.media.intake.containers import bad_medium, opened_medium, sound_stream
+from h3runtime.media.intake.first_picture import first_picture_time
 
 JITTER = Fraction(1, 10)
 """Seconds by which times may be off from the count of samples; FFmpeg's own resampler forgives as much."""

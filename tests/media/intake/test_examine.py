@@ -17,7 +17,7 @@ import soundfile
 from PIL import Image
 
 from h3runtime.errors import BadMedia, InternalError
-from h3runtime.media.examine import Ask, Limits, Measured, measure, verify
+from h3runtime.media.intake.examine import Ask, Limits, Measured, measure, verify
 from tests.media.conftest import running
 from tests.media.made import damage, make_clip, make_sound, picture, tone
 
@@ -222,7 +222,7 @@ def sick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.write_text(
         "import os, resource, subprocess, sys, time\n"
         f"sys.path.insert(0, {str(Path.cwd())!r})\n"
-        "from h3runtime.media import containers, examiner\n"
+        "from h3runtime.media.intake import containers, examiner\n"
         "whole = examiner.measured\n"
         "def measured(ask, limits):\n"
         "    if 'crash' in ask.path.name: os.abort()\n"

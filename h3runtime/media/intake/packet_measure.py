@@ -16,14 +16,14 @@ import av.container
 
 from h3runtime.core import FPS
 from h3runtime.errors import BadMedia
-from h3runtime.media.clip_clock import ClipClock
-from h3runtime.media.clip_pictures import ClipPicture, clip_pictures
-from h3runtime.media.containers import bad_medium, opened_medium, picture_stream, sound_stream
-from h3runtime.media.examine import Ask, ClipMeasure, Limits, Measured, SoundMeasure
-from h3runtime.media.first_picture import first_picture_time
-from h3runtime.media.moving_picture import is_moving
-from h3runtime.media.packet_span import PacketSpan
-from h3runtime.media.turning import square_width
+from h3runtime.media.intake.clip_clock import ClipClock
+from h3runtime.media.intake.clip_pictures import ClipPicture, clip_pictures
+from h3runtime.media.intake.containers import bad_medium, opened_medium, picture_stream, sound_stream
+from h3runtime.media.intake.examine import Ask, ClipMeasure, Limits, Measured, SoundMeasure
+from h3runtime.media.intake.first_picture import first_picture_time
+from h3runtime.media.intake.moving_picture import is_moving
+from h3runtime.media.intake.packet_span import PacketSpan
+from h3runtime.media.intake.turning import square_width
 
 Upright = tuple[int, int, int]
 """Width and height of the upright picture, and the degrees that turned it."""

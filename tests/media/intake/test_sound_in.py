@@ -11,7 +11,7 @@ from PIL import Image
 
 from h3runtime.core import MediaFile, SoundInput
 from h3runtime.errors import BadMedia
-from h3runtime.media.sound_in import read_sound_in
+from h3runtime.media.intake.sound_in import read_sound_in
 from tests.media.made import beeps, damage, make_clip, make_sound, onsets, tone
 
 

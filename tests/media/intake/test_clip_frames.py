@@ -11,8 +11,8 @@ from PIL import Image
 from h3runtime.core import ClipInput, MediaFile, SoundInput
 from h3runtime.errors import BadMedia
 from h3runtime.media import pictures
-from h3runtime.media.clip_frames import clip_frames
-from h3runtime.media.sound_in import read_sound_in
+from h3runtime.media.intake.clip_frames import clip_frames
+from h3runtime.media.intake.sound_in import read_sound_in
 from tests.media.made import CORNER, beeps, make_clip, onsets, picture, which
 
 ROUND = {"crf": "0"}

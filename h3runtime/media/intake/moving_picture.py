@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
-from h3runtime.media.containers import bad_medium
+from h3runtime.media.intake.containers import bad_medium
 from h3runtime.media.pictures import flatten, identify, open_picture
 
 MOVING = frozenset({"WEBP", "GIF", "PNG", "AVIF"})
