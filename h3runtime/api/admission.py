@@ -18,14 +18,14 @@ from ulid import ULID
 from h3runtime.api import rules
 from h3runtime.api.body import Delivery
 from h3runtime.api.faults import Faults
-from h3runtime.api.fetching import Fetcher
-from h3runtime.api.inputs import Inputs, open_inputs, verify_inputs
-from h3runtime.api.job_clips import JobClips
-from h3runtime.api.judging import Judged, judge_clip
-from h3runtime.api.media import Intake, MediaSource
-from h3runtime.api.partitions import judge_partition
+from h3runtime.api.inputs.copies import Intake, MediaSource
+from h3runtime.api.inputs.fetching import Fetcher
+from h3runtime.api.inputs.job_clips import JobClips
+from h3runtime.api.inputs.opening import Inputs, open_inputs, verify_inputs
+from h3runtime.api.judging.clip import Judged, judge_clip
+from h3runtime.api.judging.partitions import judge_partition
+from h3runtime.api.judging.spec import spec_of
 from h3runtime.api.request import GenerateBody, ReadBody, read_body
-from h3runtime.api.spec import spec_of
 from h3runtime.core import TAIL_FRAMES, EngineFacts, GenerateSpec, TailRequest
 from h3runtime.errors import DiskFull, Offence
 from h3runtime.jobs.files import Folders

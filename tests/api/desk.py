@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from h3runtime.api import inputs
 from h3runtime.api.admission import Admission
 from h3runtime.api.body import Delivery
+from h3runtime.api.inputs import opening
 from h3runtime.core import EngineFacts, GenerateSpec
 from h3runtime.errors import BadMedia, Interrupted, InvalidRequest, Offence
 from h3runtime.jobs.files import Folders
@@ -55,7 +55,7 @@ def medium(data: bytes) -> dict[str, str]:
 
 @dataclass
 class Examiner:
-    """Stands in for `media.examine`; `asked` are the fields of each call by its name."""
+    """Stands in for `media.intake.examine`; `asked` are the fields of each call by its name."""
 
     asked: list[tuple[str, list[str]]] = field(default_factory=list)
 
@@ -149,8 +149,8 @@ class Desk:
 
 def open_desk(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) -> Desk:
     examiner = Examiner()
-    monkeypatch.setattr(inputs, "measure", examiner.measure)
-    monkeypatch.setattr(inputs, "verify", examiner.verify)
+    monkeypatch.setattr(opening, "measure", examiner.measure)
+    monkeypatch.setattr(opening, "verify", examiner.verify)
     chosen = Settings(**{"data_dir": folder / "data", "disk_floor_bytes": 0, "queue_limit": 1000} | settings)
     folders = Folders(chosen)
     queue = JobQueue(JobTable(), folders, chosen.queue_limit)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from h3runtime.api import media
+from h3runtime.api.inputs import copies
 from tests.api.server import SMALL, Running, picture, running
 
 
@@ -34,7 +34,7 @@ def test_a_disk_without_room_for_an_upload_is_told_as_such(tmp_path: Path, monke
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with running(tmp_path) as server:
-        monkeypatch.setattr(media.Intake, "_copy", full)
+        monkeypatch.setattr(copies.Intake, "_copy", full)
         answer = server.post(
             files={
                 "request": (None, json.dumps({**SMALL, "first_frame": {"upload": "a"}})),

@@ -9,8 +9,8 @@ import pytest
 
 from h3runtime.api import openapi
 from h3runtime.api.examples import FORM_EXAMPLES, JSON_EXAMPLES
+from h3runtime.api.judging.resolve import resolve_request
 from h3runtime.api.request import BODIES, GUIDES, read_body
-from h3runtime.api.resolve import resolve_request
 from h3runtime.api.rules import Verdict
 from h3runtime.core import AREA_CAP, Task
 from tests.api.server import Running

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h3runtime.api.judging.resolve import Resolved, resolve_request
 from h3runtime.api.request import BODIES, MediaBody, read_body
-from h3runtime.api.resolve import Resolved, resolve_request
 from h3runtime.api.rules import Verdict, judge_prompt_text
 from h3runtime.core import AREA_CAP, MIN_FRAMES, Task
 from h3runtime.errors import Offence

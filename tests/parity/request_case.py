@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from h3runtime.api.inputs import Inputs, OpenedClip, OpenedPicture, OpenedSound
-from h3runtime.api.judging import judge_clip
+from h3runtime.api.inputs.opening import Inputs, OpenedClip, OpenedPicture, OpenedSound
+from h3runtime.api.judging.clip import judge_clip
+from h3runtime.api.judging.spec import spec_of
 from h3runtime.api.request import read_body
-from h3runtime.api.spec import spec_of
 from h3runtime.core import FPS, SAMPLE_RATE, SAMPLES_PER_LATENT, GenerateSpec, MediaFile
 from h3runtime.media.intake.examine import ClipMeasure, Measured, SoundMeasure
 from h3runtime.packing import geometry

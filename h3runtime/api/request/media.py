@@ -1,6 +1,6 @@
 """One medium of a request: exactly one of the places where it may be.
 
-Says nothing about what is there: `h3runtime.api.media` opens it at admission.
+Says nothing about what is there: `h3runtime.api.inputs.copies` opens it at admission.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from h3runtime.api.continuation import FIELD as CONTINUE_FROM
-from h3runtime.api.inputs import OpenedClip
+from h3runtime.api.inputs.opening import OpenedClip
+from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
 from h3runtime.cli.generation.judging import Ruling, rule_on
 from h3runtime.cli.generation.links import Wish, wish_of
 from h3runtime.core import FPS, MIN_FRAMES, SAMPLE_RATE, GenerateSpec, GuideInput, MediaFile

@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from h3runtime.api import rules
-from h3runtime.api.continuation import FIELD as CONTINUE_FROM
 from h3runtime.api.faults import Faults
-from h3runtime.api.fetching import Fetcher
-from h3runtime.api.inputs import Inputs, OpenedClip, open_inputs, verify_inputs
-from h3runtime.api.judging import Judged, judge_clip
-from h3runtime.api.media import Intake, MediaSource
+from h3runtime.api.inputs.copies import Intake, MediaSource
+from h3runtime.api.inputs.fetching import Fetcher
+from h3runtime.api.inputs.opening import Inputs, OpenedClip, open_inputs, verify_inputs
+from h3runtime.api.judging.clip import Judged, judge_clip
+from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
+from h3runtime.api.judging.spec import spec_of
 from h3runtime.api.request import ReadBody, read_body
-from h3runtime.api.spec import spec_of
 from h3runtime.core import EngineFacts, GenerateSpec
 from h3runtime.errors import Offence, invalid
 from h3runtime.settings import Settings

@@ -6,10 +6,10 @@ enough, and where the sound's spans lie, is `rules`' part; that there is a sound
 
 from __future__ import annotations
 
-from h3runtime.api.inputs import Inputs
+from h3runtime.api.inputs.opening import Inputs
+from h3runtime.api.judging.sounds import latents_left
 from h3runtime.api.request import GenerateBody
 from h3runtime.api.rules import Verdict
-from h3runtime.api.sounds import latents_left
 from h3runtime.core import FPS, ClipInput, MaskSpan, MediaFile, SoundInput, SourceInput
 
 MASK = "masks.video"

@@ -5,7 +5,7 @@
 
 The connection goes to the very address that was judged, so a name that resolves otherwise a moment later gains nothing.
 TLS is verified against the host's name. There are no proxies, cookies, credentials and encodings. A refusal is
-`InvalidRequest` with the legal hosts; whatever the other server does wrong is `BadMedia`. Fed by `media`.
+`InvalidRequest` with the legal hosts; whatever the other server does wrong is `BadMedia`. Fed by `copies`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from urllib.parse import urljoin
 
 from h3runtime import __version__
-from h3runtime.api.hosts import AllowedHosts, NotFetchedError, Place, is_public, place_of
+from h3runtime.api.inputs.hosts import AllowedHosts, NotFetchedError, Place, is_public, place_of
 from h3runtime.errors import BadMedia, Offence, invalid
 from h3runtime.media.delivery import FULL
 from h3runtime.media.worker import Worker

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h3runtime.api.fetching import Fetcher, FetchLimits
-from h3runtime.api.hosts import AllowedHosts, NotFetchedError, is_public, place_of
+from h3runtime.api.inputs.fetching import Fetcher, FetchLimits
+from h3runtime.api.inputs.hosts import AllowedHosts, NotFetchedError, is_public, place_of
 from h3runtime.errors import BadMedia, InvalidRequest
 
 DATA = bytes(range(256)) * 1000

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from h3runtime.api.judging import Judged
+from h3runtime.api.judging.clip import Judged
+from h3runtime.api.judging.resolve import sampling_of
 from h3runtime.api.request import FormatBody, GenerateBody
-from h3runtime.api.resolve import sampling_of
 from h3runtime.core import EncodeSettings, GenerateSpec, TailRequest
 
 

@@ -1,4 +1,4 @@
-"""Media of a request: where they are, and a copy of our own of each, with its hash. What they hold is `inputs`' part.
+"""Media of a request: where they are, and a copy of our own of each, with its hash. What they hold is `opening`'s part.
 
 The engine reads the copies, so nothing that a client, the media root or another job does later can change a job that
 waits. Two fields that name the same upload, path or URL share a copy. Files get names that we choose.
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from h3runtime.api.fetching import Fetcher
+from h3runtime.api.inputs.fetching import Fetcher
 from h3runtime.api.request import MediaBody
 from h3runtime.core import MediaFile
 from h3runtime.errors import H3Error, Offence, invalid

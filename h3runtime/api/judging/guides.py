@@ -11,11 +11,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from h3runtime.api.continuation import continuation_of
-from h3runtime.api.inputs import Inputs
+from h3runtime.api.inputs.opening import Inputs
+from h3runtime.api.judging.continuation import continuation_of
+from h3runtime.api.judging.sounds import latents_left, own_sound
 from h3runtime.api.request import GenerateBody, KeyframeBody, MediaBody
 from h3runtime.api.rules import Verdict
-from h3runtime.api.sounds import latents_left, own_sound
 from h3runtime.core import ClipInput, Fit, GuideInput, SoundInput
 from h3runtime.packing import geometry
 

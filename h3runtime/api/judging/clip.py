@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from h3runtime.api import rules
-from h3runtime.api.editing import source_of
-from h3runtime.api.guides import guides_of
-from h3runtime.api.inputs import Inputs
+from h3runtime.api.inputs.opening import Inputs
+from h3runtime.api.judging.editing import source_of
+from h3runtime.api.judging.guides import guides_of
+from h3runtime.api.judging.references import judge_lengths, references_of
+from h3runtime.api.judging.resolve import Resolved, resolve_request
 from h3runtime.api.prompt import PromptBody, assemble, context_of, judge, lint
-from h3runtime.api.references import judge_lengths, references_of
 from h3runtime.api.request import INPUTS, GenerateBody, ReadBody
-from h3runtime.api.resolve import Resolved, resolve_request
 from h3runtime.core import GuideInput, ReferenceInput, SourceInput
 from h3runtime.packing.geometry import Size
 from h3runtime.packing.rows import input_rows

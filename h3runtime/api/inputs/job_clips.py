@@ -1,7 +1,7 @@
 """The files of earlier jobs that a request may build on: the tail to continue, the clip to edit.
 
 A job must have succeeded and its file still be there; what is wrong is told of the request's own field, so an unknown
-id is a 422 here, not a 404. `inputs` asks; the paths are `jobs.files`'.
+id is a 422 here, not a 404. `opening` asks; the paths are `jobs.files`'.
 """
 
 from __future__ import annotations

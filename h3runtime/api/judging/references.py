@@ -14,10 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from h3runtime.api.inputs import Inputs, OpenedClip
+from h3runtime.api.inputs.opening import Inputs, OpenedClip
+from h3runtime.api.judging.sounds import own_sound, seconds_left
 from h3runtime.api.request import GenerateBody, ReferenceBody
 from h3runtime.api.rules import Verdict
-from h3runtime.api.sounds import own_sound, seconds_left
 from h3runtime.core import FPS, ClipInput, ReferenceInput, SoundInput
 from h3runtime.packing import geometry
 from h3runtime.packing.geometry import Size

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Literal
 
 from h3runtime.api.faults import Faults
-from h3runtime.api.job_clips import JobClips
-from h3runtime.api.media import Intake
+from h3runtime.api.inputs.copies import Intake
+from h3runtime.api.inputs.job_clips import JobClips
 from h3runtime.api.request import GenerateBody, MediaBody
 from h3runtime.core import MediaFile
 from h3runtime.errors import BadMedia, Offence, invalid
