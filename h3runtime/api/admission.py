@@ -21,10 +21,11 @@ from h3runtime.api.faults import Faults
 from h3runtime.api.inputs.copies import Intake, MediaSource
 from h3runtime.api.inputs.fetching import Fetcher
 from h3runtime.api.inputs.job_clips import JobClips
-from h3runtime.api.inputs.opening import Inputs, open_inputs, verify_inputs
+from h3runtime.api.inputs.opened import Inputs
 from h3runtime.api.judging.clip import Judged, judge_clip
 from h3runtime.api.judging.partitions import judge_partition
 from h3runtime.api.judging.spec import spec_of
+from h3runtime.api.judging.twice import judge_twice
 from h3runtime.api.request import GenerateBody, ReadBody, read_body
 from h3runtime.core import TAIL_FRAMES, EngineFacts, GenerateSpec, TailRequest
 from h3runtime.errors import DiskFull, Offence
@@ -58,7 +59,6 @@ class Admission:
         read = read_body(delivery.request)
         faults = Faults([*delivery.offences, *read.offences, *_stray_parts(delivery)])
         judged = self._judge(read, self._intake(job_id, delivery), facts, faults)
-        faults.offences += judged.verdict.offences
         faults.raise_any()
         spec = self._spec(job_id, read.body, judged, delivery.request)
         with self._queue.promise_outputs(outputs_of(spec), read.body.overwrite):
@@ -72,13 +72,8 @@ class Admission:
         return Intake(source, self._folders.inputs_of(job_id))
 
     def _judge(self, read: ReadBody, intake: Intake, facts: EngineFacts, faults: Faults) -> Judged:
-        """What the media measure decides; then, unless that is too much to decode, what they really hold."""
-        measured = open_inputs(read.body, intake, JobClips(self._queue.table, self._folders), faults)
-        judged = self._judge_all(read, measured, facts)
-        if any(offence.field.startswith("references") for offence in judged.verdict.offences):
-            return judged
-        verified = verify_inputs(measured, faults)
-        return judged if verified == measured else self._judge_all(read, verified, facts)
+        jobs = JobClips(self._queue.table, self._folders)
+        return judge_twice(read.body, intake, jobs, faults, lambda inputs: self._judge_all(read, inputs, facts))
 
     def _judge_all(self, read: ReadBody, inputs: Inputs, facts: EngineFacts) -> Judged:
         judged = judge_clip(read, inputs, self._settings.max_area, self._settings.max_frames)

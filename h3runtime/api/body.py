@@ -20,17 +20,17 @@ from python_multipart import MultipartParser
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
+from h3runtime.api.request import MAX_MEDIA
 from h3runtime.errors import BodyTooLarge, InvalidRequest, MalformedRequest, Offence, UnsupportedMediaType, invalid
 
 REQUEST_PART = "request"
-MAX_PARTS = 64
+MAX_PARTS = MAX_MEDIA
+"""One of them is the request itself."""
 MAX_PART_HEADER = 8192
 MAX_DEPTH = 32
 """Objects and lists within each other; no field is a fourth as deep, and some libraries recurse for each."""
 MAX_INTEGER_DIGITS = 64
 """Longer numbers are none that any field takes, and Python refuses to read them from some length on."""
-
-
 SURROGATE = re.compile("[\ud800-\udfff]")
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from h3runtime.api.judging.resolve import Resolved, resolve_request
 from h3runtime.api.request import BODIES, MediaBody, read_body
-from h3runtime.api.rules import Verdict, judge_prompt_text
+from h3runtime.api.rules import Verdict
 from h3runtime.core import AREA_CAP, MIN_FRAMES, Task
 from h3runtime.errors import Offence
 from h3runtime.packing import geometry
@@ -374,8 +374,3 @@ def test_a_place_of_a_clip_can_be_read_as_a_medium() -> None:
     body = read_body({"prompt": "x", "continue_from": {"path": "a", "frames": 5}, "source": {"job": "y"}}).body
     assert body.continue_from is not None and body.continue_from.medium == MediaBody(path="a")
     assert body.source is not None and body.source.medium is None
-
-
-def test_an_assembled_prompt_is_measured() -> None:
-    assert not judge_prompt_text("x" * 7000)
-    assert [offence.field for offence in [*judge_prompt_text("x" * 7001), *judge_prompt_text(" ")]] == ["prompt"] * 2

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from h3runtime.api.inputs.opening import Inputs, OpenedClip, OpenedPicture, OpenedSound
+from h3runtime.api.inputs.opened import Inputs, OpenedClip, OpenedPicture, OpenedSound
 from h3runtime.api.judging.clip import judge_clip
 from h3runtime.api.judging.spec import spec_of
 from h3runtime.api.request import read_body

@@ -1,6 +1,7 @@
 """A request with its media measured -> what the engine is given, or everything that is wrong with it.
 
-    clip            all of it, once: what `admission` and `h3runtime generate` ask
+    twice           by what the media measure, then by what they hold: `admission` and `h3runtime generate` ask it
+    clip            all of it, once
     resolve         the rules that need no media: task, canvas, length; `rules` has them one by one
     guides          first and last frame, keyframes; continuation: the end of another clip
     references      Ref2VA's, and the official limits on their length
@@ -10,5 +11,5 @@
     spec            the judged request as a `GenerateSpec`
 
 `rules` judges what the request alone says, this package what needs the measures of its media: each fault is told by one
-of the two. Opens no file.
+of the two.
 """

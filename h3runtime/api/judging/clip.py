@@ -2,8 +2,7 @@
 
     task, canvas, length -> guides, references, source -> prompt -> rows of text
 
-The same for a client of the service and for the command line. Runs twice where the second look at the media finds other
-measures than the first; touches no file itself. Fed by `admission` and `h3runtime generate`.
+The same for a client of the service and for the command line, through `twice`. Touches no file.
 """
 
 from __future__ import annotations
@@ -12,12 +11,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from h3runtime.api import rules
-from h3runtime.api.inputs.opening import Inputs
+from h3runtime.api.inputs.opened import Inputs
 from h3runtime.api.judging.editing import source_of
 from h3runtime.api.judging.guides import guides_of
 from h3runtime.api.judging.references import judge_lengths, references_of
 from h3runtime.api.judging.resolve import Resolved, resolve_request
-from h3runtime.api.prompt import PromptBody, assemble, context_of, judge, lint
+from h3runtime.api.prompt import context_of, settle
 from h3runtime.api.request import INPUTS, GenerateBody, ReadBody
 from h3runtime.core import GuideInput, ReferenceInput, SourceInput
 from h3runtime.packing.geometry import Size
@@ -78,16 +77,10 @@ def _prompt(
     verdict: rules.Verdict,
 ) -> str:
     """The text that the model reads, with what is wrong or odd about it told."""
-    context = context_of(resolved.task, resolved.frames, guides, references)
-    if isinstance(body.prompt, PromptBody):
-        offences = judge(body.prompt, context)
-        text = "" if offences else assemble(body.prompt, context)
-        verdict.offences += offences or rules.judge_prompt_text(text)
-    else:
-        text, offences = body.prompt, []
-    if not offences:
-        verdict.warnings += lint(body.prompt, context)
-    return text
+    settled = settle(body.prompt, context_of(resolved.task, resolved.frames, guides, references))
+    verdict.offences += settled.offences
+    verdict.warnings += settled.warnings
+    return settled.text
 
 
 def _judge_text_rows(judged: Judged) -> None:

@@ -6,7 +6,7 @@ text encoder. Fed by `guides` with measured media; that the frames asked for are
 
 from __future__ import annotations
 
-from h3runtime.api.inputs.opening import Inputs
+from h3runtime.api.inputs.opened import Inputs
 from h3runtime.api.judging.sounds import own_sound
 from h3runtime.api.request import ContinueBody
 from h3runtime.api.rules import Verdict

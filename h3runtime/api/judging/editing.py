@@ -6,7 +6,7 @@ enough, and where the sound's spans lie, is `rules`' part; that there is a sound
 
 from __future__ import annotations
 
-from h3runtime.api.inputs.opening import Inputs
+from h3runtime.api.inputs.opened import Inputs
 from h3runtime.api.judging.sounds import latents_left
 from h3runtime.api.request import GenerateBody
 from h3runtime.api.rules import Verdict

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from h3runtime.api.inputs.opening import Inputs
+from h3runtime.api.inputs.opened import Inputs
 from h3runtime.api.judging.continuation import continuation_of
 from h3runtime.api.judging.sounds import latents_left, own_sound
 from h3runtime.api.request import GenerateBody, KeyframeBody, MediaBody

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from h3runtime.api.inputs.opening import Inputs, OpenedClip
+from h3runtime.api.inputs.opened import Inputs, OpenedClip
 from h3runtime.api.judging.sounds import own_sound, seconds_left
 from h3runtime.api.request import GenerateBody, ReferenceBody
 from h3runtime.api.rules import Verdict

@@ -12,7 +12,7 @@
     sayings    how speech that isn't marked as such looks, in several languages
     settle     all three at once, for a prompt of either form
 
-`request` reads the body; `admission` and the command line settle it. Nothing here opens a medium.
+`request` reads the body; `judging` settles it. Nothing here opens a medium.
 """
 
 from h3runtime.api.prompt.assemble import assemble

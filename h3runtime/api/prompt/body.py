@@ -11,13 +11,14 @@ import re
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
-from pydantic_core import PydanticCustomError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field
 
 from h3runtime.api.prompt import examples
+from h3runtime.api.strict import Strict, refusal, shown
 
 MAX_PROMPT = 7000
 """Characters of the text that the model reads, assembled or given (service-contract, `prompt`)."""
+PROMPT_LEGAL = f"1..{MAX_PROMPT} characters, not only white space"
 MAX_NAME = 200
 MAX_SHOTS = 64
 MAX_LINES = 32
@@ -48,17 +49,16 @@ Marker = Literal[
 """Either: an error about a union would name both."""
 
 
-def _refused(message: str, legal: str) -> PydanticCustomError:
-    # Braces in the message itself would be read as a template.
-    return PydanticCustomError("prompt", "{text}", {"text": message, "legal": legal})
+def why_no_prompt(text: str) -> str | None:
+    """What is wrong with a text that the model is to read, or a part of it, if anything."""
+    if not text.strip():
+        return "is empty or only white space"
+    return f"has {len(text)} characters" if len(text) > MAX_PROMPT else None
 
 
 def _text(text: str) -> str:
-    legal = f"1..{MAX_PROMPT} characters, not only white space"
-    if not text.strip():
-        raise _refused("is empty or only white space", legal)
-    if len(text) > MAX_PROMPT:
-        raise _refused(f"has {len(text)} characters", legal)
+    if (why := why_no_prompt(text)) is not None:
+        raise refusal(why, PROMPT_LEGAL)
     return text
 
 
@@ -66,19 +66,19 @@ def _name(text: str) -> str:
     bracketed = any(bracket in text for bracket in "[]")
     if not text.strip() or not text.isprintable() or len(text) > MAX_NAME or bracketed:
         legal = f"1..{MAX_NAME} characters of one line, not only white space, without square brackets"
-        raise _refused(f"{ascii(text)[:60]} is no name", legal)
+        raise refusal(f"{shown(text)} is no name", legal)
     return text
 
 
 def _label(text: str) -> str:
     if not re.fullmatch(LABEL, text):
-        raise _refused(f"{ascii(text)[:60]} is no label", "<Subject 1>, <Picture 1>, <Video 1>, <Audio 1>, ...")
+        raise refusal(f"{shown(text)} is no label", "<Subject 1>, <Picture 1>, <Video 1>, <Audio 1>, ...")
     return text
 
 
 def _given(value: Any) -> Any:
     if value is None:
-        raise _refused("null is not a value here", "a value, or leave the field out")
+        raise refusal("null is not a value here", "a value, or leave the field out")
     return value
 
 
@@ -88,9 +88,9 @@ def _list_of(least: int, most: int) -> Callable[[Any], Any]:
     def judged(value: Any) -> Any:
         legal = f"a list of {least}..{most}"
         if not isinstance(value, list | tuple):
-            raise _refused("is not a list", legal)
+            raise refusal("is not a list", legal)
         if not least <= len(value) <= most:
-            raise _refused(f"has {len(value)} entries", legal)
+            raise refusal(f"has {len(value)} entries", legal)
         return tuple(value)
 
     return judged
@@ -98,7 +98,7 @@ def _list_of(least: int, most: int) -> Callable[[Any], Any]:
 
 def _unlike(values: tuple[Any, ...]) -> tuple[Any, ...]:
     if len(set(values)) < len(values):
-        raise _refused("names one twice", "each at most once")
+        raise refusal("names one twice", "each at most once")
     return values
 
 
@@ -108,18 +108,14 @@ Label = Annotated[str, AfterValidator(_label), Field(json_schema_extra={"pattern
 Given = BeforeValidator(_given)
 
 
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-class SubjectBody(_Strict):
+class SubjectBody(Strict):
     """One line of `subject_definitions`."""
 
     label: Label = Field(description="`<Subject 1>`, or an input itself: `<Picture 1>`, `<Video 1>`, `<Audio 1>`.")
     description: Text = Field(description="What it is, and which input shows it.")
 
 
-class RetentionBody(_Strict):
+class RetentionBody(Strict):
     """One line of `retention_analysis`: how much of a label the target keeps."""
 
     label: Label = Field(description="A label that `subjects` defines, or an input.")
@@ -135,7 +131,7 @@ class RetentionBody(_Strict):
     note: Annotated[Text | None, Given] = Field(None, description="What exactly is kept.")
 
 
-class DialogueBody(_Strict):
+class DialogueBody(Strict):
     """One spoken line. The words are never changed or translated."""
 
     speaker: Name = Field(
@@ -149,7 +145,7 @@ class DialogueBody(_Strict):
     off_screen: bool = Field(False, description="A voiceover: nobody's lips move.")
 
 
-class ShotBody(_Strict):
+class ShotBody(Strict):
     """One shot."""
 
     description: Text = Field(
@@ -162,7 +158,7 @@ class ShotBody(_Strict):
     dialogue: Annotated[tuple[DialogueBody, ...], BeforeValidator(_list_of(0, MAX_LINES))] = ()
 
 
-class PromptBody(_Strict):
+class PromptBody(Strict):
     """A prompt by its parts, put into the text form that H3 was trained on; the job shows the text."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [examples.BASE, examples.REF2VA]})

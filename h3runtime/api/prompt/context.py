@@ -1,6 +1,6 @@
 """What a prompt is judged against: the task, the clip's length, and how many inputs of each kind the model is shown.
 
-Filled by `admission` and the command line, from guides and references that are resolved; read by `judge`, `assemble`
+Filled by `judging` from guides and references that are resolved; read by `judge`, `assemble`
 and `lint`. Counters are those of the presentation (conditioning contract §1.3): they start at 1, one per modality.
 """
 

@@ -1,6 +1,6 @@
 """A prompt object against the task, the inputs and the clip's length: everything that is wrong with it.
 
-`admission` and the command line call it once inputs and length are known; what it lets through can be assembled.
+`settle` calls it once inputs and length are known; what it lets through can be assembled.
 """
 
 from __future__ import annotations

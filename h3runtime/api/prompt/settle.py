@@ -1,6 +1,6 @@
 """One prompt, whatever its form -> the text that the model reads, and what is wrong or odd about it.
 
-What `admission` and the command line call once task, length and inputs are known. A plain string comes out as it is.
+What `judging` calls once task, length and inputs are known. A plain string comes out as it is.
 """
 
 from __future__ import annotations

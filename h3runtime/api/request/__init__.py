@@ -9,7 +9,7 @@ Nothing here opens a medium or knows the server; rules between fields are in `h3
 """
 
 from h3runtime.api.request.inputs import KeyframeBody, MasksBody, MaskSpanBody, ReferenceBody
-from h3runtime.api.request.media import MEDIA, ContinueBody, MediaBody, SourceBody
+from h3runtime.api.request.media import MAX_MEDIA, MEDIA, ContinueBody, MediaBody, SourceBody
 from h3runtime.api.request.options import DiagnosticsBody, FormatBody
 from h3runtime.api.request.read import NULLABLE, ReadBody, read_body
 from h3runtime.api.request.tasks import (
@@ -25,16 +25,16 @@ from h3runtime.api.request.tasks import (
     infer_task,
     is_given,
 )
-from h3runtime.api.request.values import MAX_SEED, PROMPT_LEGAL, RANDOM_SEED, SHORT_EDGES, why_no_prompt
+from h3runtime.api.request.values import MAX_SEED, RANDOM_SEED, SHORT_EDGES
 
 __all__ = [
     "BODIES",
     "GUIDES",
     "INPUTS",
+    "MAX_MEDIA",
     "MAX_SEED",
     "MEDIA",
     "NULLABLE",
-    "PROMPT_LEGAL",
     "RANDOM_SEED",
     "SHORT_EDGES",
     "ContinueBody",
@@ -56,5 +56,4 @@ __all__ = [
     "infer_task",
     "is_given",
     "read_body",
-    "why_no_prompt",
 ]

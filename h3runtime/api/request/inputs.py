@@ -10,13 +10,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from h3runtime.api.request.media import MediaBody
-from h3runtime.api.request.values import Strict, refusal, refusal_of, shown
+from h3runtime.api.strict import Strict, refusal, refusal_of, shown
 
 SOUND_LEGAL = '"auto" (the clip\'s own), "off" or a medium'
 
 MAX_SPANS = 1000
-MAX_ITEMS = 64
-"""Of a list of inputs: as many as a form may have parts. Fewer references are legal; that is a rule's to say."""
 
 
 def _sound(value: Any) -> Any:

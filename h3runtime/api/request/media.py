@@ -9,9 +9,11 @@ from typing import ClassVar
 
 from pydantic import ConfigDict, Field, model_validator
 
-from h3runtime.api.request.values import Strict, refusal
+from h3runtime.api.strict import Strict, refusal
 
 MEDIA = ("upload", "data", "path", "url")
+MAX_MEDIA = 64
+"""Of one request: more than any task takes, and an end to what is read of it."""
 
 
 class _Placed(Strict):

@@ -6,7 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from h3runtime.api.request.values import Strict, read_bitrate
+from h3runtime.api.request.values import read_bitrate
+from h3runtime.api.strict import Strict
 
 
 class FormatBody(Strict):

@@ -13,18 +13,11 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
 from h3runtime.api.prompt.body import PromptBody
-from h3runtime.api.request.inputs import MAX_ITEMS, KeyframeBody, MasksBody, ReferenceBody
-from h3runtime.api.request.media import ContinueBody, MediaBody, SourceBody
+from h3runtime.api.request.inputs import KeyframeBody, MasksBody, ReferenceBody
+from h3runtime.api.request.media import MAX_MEDIA, ContinueBody, MediaBody, SourceBody
 from h3runtime.api.request.options import DiagnosticsBody, FormatBody
-from h3runtime.api.request.values import (
-    RANDOM_SEED,
-    Strict,
-    read_aspect,
-    read_diagnostics,
-    read_prompt,
-    read_seed,
-    refusal,
-)
+from h3runtime.api.request.values import RANDOM_SEED, read_aspect, read_diagnostics, read_prompt, read_seed
+from h3runtime.api.strict import Strict, refusal
 from h3runtime.core import MAX_STEPS, SHIFT_RANGE, Task
 
 GUIDES = ("first_frame", "last_frame", "continue_from", "keyframes")
@@ -65,10 +58,10 @@ class GenerateBody(Strict):
     first_frame: MediaBody | None = Field(None, description="A picture: the first frame.")
     last_frame: MediaBody | None = Field(None, description="A picture: the last frame.")
     continue_from: ContinueBody | None = Field(None, description="The clip that this one continues.")
-    keyframes: Annotated[tuple[KeyframeBody, ...], Field(strict=False, max_length=MAX_ITEMS)] = Field(
+    keyframes: Annotated[tuple[KeyframeBody, ...], Field(strict=False, max_length=MAX_MEDIA)] = Field(
         (), description="Guides at any frames of the clip."
     )
-    references: Annotated[tuple[ReferenceBody, ...], Field(strict=False, max_length=MAX_ITEMS)] = Field(
+    references: Annotated[tuple[ReferenceBody, ...], Field(strict=False, max_length=MAX_MEDIA)] = Field(
         (), description="Pictures, clips and sounds to take after, in the order in which the prompt numbers them."
     )
     source: SourceBody | None = Field(None, description="A clip to edit.")

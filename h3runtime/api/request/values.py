@@ -1,4 +1,4 @@
-"""What single values of a request must be, and the strict base of all its bodies. Looks at no two fields together.
+"""What single values of a request must be. Looks at no two fields together.
 
 A validator here takes a value as JSON gave it and returns the one that the rules read, or refuses it in our own words:
 why, and what would be legal. The bodies annotate their fields with these; `read` turns refusals into offences.
@@ -6,51 +6,17 @@ why, and what would be legal. The bodies annotate their fields with these; `read
 
 from __future__ import annotations
 
-import json
 import re
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, ValidationError
-from pydantic_core import InitErrorDetails, PydanticCustomError
-
-from h3runtime.api.prompt.body import MAX_PROMPT, PromptBody
+from h3runtime.api.prompt.body import PROMPT_LEGAL, PromptBody, why_no_prompt
+from h3runtime.api.strict import refusal, shown
 
 MAX_SEED = 2**64 - 1
 RANDOM_SEED = -1
 SHORT_EDGES = tuple(range(256, 769, 32))
 AUDIO_BITRATES = (16_000, 384_000)
 """Bits a second: what the AAC encoder takes for stereo at 32 kHz (6144 bits a frame and channel at the top)."""
-PROMPT_LEGAL = f"1..{MAX_PROMPT} characters, not only white space"
-
-
-class Strict(BaseModel):
-    """No unknown fields, no conversions (`1` is no boolean), no NaN or infinity; frozen."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
-
-
-def refusal(message: str, legal: str) -> PydanticCustomError:
-    # Braces would be read as a template.
-    return PydanticCustomError("refused", "{text}", {"text": message, "legal": legal})
-
-
-def refusal_of(field: str, message: str, legal: str) -> ValidationError:
-    """A refusal of one field by a validator that judges the whole body."""
-    wrong = InitErrorDetails(type=refusal(message, legal), loc=(field,), input=None)
-    return ValidationError.from_exception_data("body", [wrong])
-
-
-def shown(value: Any) -> str:
-    """A value as an error names it: short, plain ASCII whatever it holds, and but for texts as JSON has it."""
-    text = ascii(value) if isinstance(value, str) else json.dumps(value, default=repr)
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def why_no_prompt(text: str) -> str | None:
-    """What is wrong with the text that the model is to read, if anything."""
-    if not text.strip():
-        return "is empty or only white space"
-    return f"has {len(text)} characters" if len(text) > MAX_PROMPT else None
 
 
 def read_prompt(value: Any) -> str | PromptBody:

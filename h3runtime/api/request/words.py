@@ -14,9 +14,10 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from h3runtime.api.prompt.body import PROMPT_LEGAL
 from h3runtime.api.request.inputs import SOUND_LEGAL
 from h3runtime.api.request.tasks import GenerateBody
-from h3runtime.api.request.values import PROMPT_LEGAL, shown
+from h3runtime.api.strict import shown
 from h3runtime.core import MAX_STEPS, SHIFT_RANGE, Task
 from h3runtime.errors import Offence
 

@@ -1,7 +1,7 @@
 """Rules between the fields of a request: task and inputs, guides, canvas, length, backends, output name.
 
 Each rule takes the readable part of the body and says what is wrong, under the names the client used; none of them
-stops at the first fault, and none judges a field that is broken already. `resolve` and `admission` feed the body, the
+stops at the first fault, and none judges a field that is broken already. `judging` and `admission` feed the body, the
 sizes of the media that could be opened, and the server's limits; what comes out needs no judging again.
 
 `resolve_request` calls all of these once: length, references (counts, fields that do nothing), masks (source, spans),
@@ -15,7 +15,6 @@ from h3runtime.api.rules.guides import guide_frames, judge_guides
 from h3runtime.api.rules.length import judge_length
 from h3runtime.api.rules.masks import judge_masks
 from h3runtime.api.rules.output import SUFFIX, judge_output
-from h3runtime.api.rules.prompt import judge_prompt_text
 from h3runtime.api.rules.references import judge_references
 from h3runtime.api.rules.task import judge_task
 from h3runtime.api.rules.verdict import Verdict
@@ -30,7 +29,6 @@ __all__ = [
     "judge_length",
     "judge_masks",
     "judge_output",
-    "judge_prompt_text",
     "judge_references",
     "judge_task",
 ]

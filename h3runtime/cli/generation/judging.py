@@ -16,10 +16,11 @@ from h3runtime.api import rules
 from h3runtime.api.faults import Faults
 from h3runtime.api.inputs.copies import Intake, MediaSource
 from h3runtime.api.inputs.fetching import Fetcher
-from h3runtime.api.inputs.opening import Inputs, OpenedClip, open_inputs, verify_inputs
+from h3runtime.api.inputs.opened import Inputs, OpenedClip
 from h3runtime.api.judging.clip import Judged, judge_clip
 from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
 from h3runtime.api.judging.spec import spec_of
+from h3runtime.api.judging.twice import judge_twice
 from h3runtime.api.request import ReadBody, read_body
 from h3runtime.core import EngineFacts, GenerateSpec
 from h3runtime.errors import Offence, invalid
@@ -60,14 +61,7 @@ def rule_on(
         whole = replace(inputs, clips={**inputs.clips, **clips})
         return judge_clip(read, whole, settings.max_area, settings.max_frames)
 
-    measured = open_inputs(there, intake, None, faults)
-    judged = judge(measured)
-    # What is too much by its measure isn't decoded.
-    if not any(offence.field.startswith("references") for offence in judged.verdict.offences):
-        verified = verify_inputs(measured, faults)
-        judged = judged if verified == measured else judge(verified)
-    faults.offences += judged.verdict.offences
-    return Ruling(raw, read, judged, faults)
+    return Ruling(raw, read, judge_twice(there, intake, None, faults, judge), faults)
 
 
 def judge_backends(rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool) -> None:
