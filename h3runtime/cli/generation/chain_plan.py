@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from h3runtime.api.inputs.opening import OpenedClip
+from h3runtime.api.inputs.opened import OpenedClip
 from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
 from h3runtime.cli.generation.judging import Ruling, rule_on
 from h3runtime.cli.generation.links import Wish, wish_of
