@@ -214,3 +214,8 @@ def invalid(offences: Iterable[Offence]) -> InvalidRequest:
     """An `InvalidRequest` whose message sums up its offences, one clause each."""
     listed = tuple(offences)
     return InvalidRequest("; ".join(f"{o.field}: {o.message}" for o in listed), listed)
+
+
+def bad_media(field: str, why: str, legal: str) -> BadMedia:
+    """A `BadMedia` about the medium in one field."""
+    return BadMedia(f"{field}: {why}", [Offence(field, why, legal)])

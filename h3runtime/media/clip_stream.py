@@ -25,7 +25,7 @@ import av.container
 import numpy as np
 from numpy.typing import NDArray
 
-from h3runtime.errors import BadMedia, Offence
+from h3runtime.errors import BadMedia, bad_media
 from h3runtime.media.probe import opened, to_rgb
 
 BLOCK = 65_536
@@ -162,4 +162,4 @@ def _sound(
 
 
 def _bad(field: str, why: str) -> BadMedia:
-    return BadMedia(f"{field}: {why}", [Offence(field, why, "a whole clip or sound")])
+    return bad_media(field, why, "a whole clip or sound")

@@ -13,7 +13,7 @@ import binascii
 from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
-from h3runtime.errors import BadMedia, Offence
+from h3runtime.errors import BadMedia, bad_media
 
 LEGAL = "data:<type>;base64,<base64 text>"
 HEAD_CHARACTERS = 256
@@ -41,7 +41,7 @@ def parse_data_url(text: str, field: str, max_bytes: int) -> DataUrl:
     if len(data) > max_bytes:
         raise _too_large(field, max_bytes)
     if not data:
-        raise _bad(field, "it is empty", LEGAL)
+        raise bad_media(field, "it is empty", LEGAL)
     return DataUrl(media_type, data)
 
 
@@ -50,10 +50,10 @@ def _head(text: str, field: str) -> tuple[str, int]:
     start = text[:HEAD_CHARACTERS]
     comma = start.find(",")
     if start[:5].lower() != "data:" or comma < 0:
-        raise _bad(field, "it is not a data URL", LEGAL)
+        raise bad_media(field, "it is not a data URL", LEGAL)
     media_type, *parameters = (part.strip().lower() for part in start[5:comma].split(";"))
     if not parameters or parameters[-1] != "base64":
-        raise _bad(field, "it is not base64", LEGAL)
+        raise bad_media(field, "it is not base64", LEGAL)
     return media_type, comma
 
 
@@ -64,7 +64,7 @@ def _decode(body: str, field: str) -> bytes:
         blocks = [_block(packed[start : start + BLOCK]) for start in range(0, last, BLOCK)]
         return b"".join([*blocks, base64.b64decode(packed[last:] + b"=" * (-len(packed) % 4), validate=True)])
     except (binascii.Error, UnicodeEncodeError) as error:
-        raise _bad(field, "its base64 is broken", LEGAL) from error
+        raise bad_media(field, "its base64 is broken", LEGAL) from error
 
 
 def _packed(text: bytes) -> bytes:
@@ -79,8 +79,4 @@ def _block(text: bytes) -> bytes:
 
 
 def _too_large(field: str, max_bytes: int) -> BadMedia:
-    return _bad(field, "it is too large", f"at most {max_bytes} bytes")
-
-
-def _bad(field: str, why: str, legal: str) -> BadMedia:
-    return BadMedia(f"{field}: {why}", [Offence(field, why, legal)])
+    return bad_media(field, "it is too large", f"at most {max_bytes} bytes")

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from h3runtime.errors import BadMedia, Offence
+from h3runtime.errors import BadMedia, bad_media
 from h3runtime.media.pictures import read_picture
 
 SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".avif"})
@@ -49,4 +49,4 @@ def _order(path: Path) -> tuple[list[tuple[int, str]], str]:
 
 
 def _bad(field: str, why: str) -> BadMedia:
-    return BadMedia(f"{field}: {why}", [Offence(field, why, "a folder of pictures of one size")])
+    return bad_media(field, why, "a folder of pictures of one size")

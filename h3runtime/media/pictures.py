@@ -28,7 +28,7 @@ import pillow_heif
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from h3runtime.errors import BadMedia, Offence
+from h3runtime.errors import BadMedia, bad_media
 
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF", "HEIF")
 """Decoders that are offered a file. The rest of Pillow's stay closed: one of them starts a program."""
@@ -109,7 +109,7 @@ def cover_margins(old_width: int, old_height: int, width: int, height: int) -> t
 
 
 def _bad(field: str, why: str) -> BadMedia:
-    return BadMedia(f"{field}: {why}", [Offence(field, why, LEGAL)])
+    return bad_media(field, why, LEGAL)
 
 
 def _decode(source: bytes | Path, field: str, max_pixels: int) -> tuple[Image.Image, PictureFacts]:

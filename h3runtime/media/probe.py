@@ -19,7 +19,7 @@ import numpy as np
 from av.video.reformatter import ColorRange, Colorspace
 from numpy.typing import NDArray
 
-from h3runtime.errors import BadMedia, Offence
+from h3runtime.errors import BadMedia, bad_media
 
 T = TypeVar("T")
 
@@ -157,4 +157,4 @@ def opened(path: Path, field: str) -> Iterator[av.container.InputContainer]:
 
 
 def _bad(field: str, why: str) -> BadMedia:
-    return BadMedia(f"{field}: {why}", [Offence(field, why, "a whole clip")])
+    return bad_media(field, why, "a whole clip")

@@ -25,7 +25,7 @@ from urllib.parse import urljoin
 
 from h3runtime import __version__
 from h3runtime.api.inputs.hosts import AllowedHosts, NotFetchedError, Place, is_public, place_of
-from h3runtime.errors import BadMedia, Offence, invalid
+from h3runtime.errors import Offence, bad_media, invalid
 from h3runtime.media.delivery import FULL
 from h3runtime.media.worker import Worker
 
@@ -88,16 +88,16 @@ class Fetcher:
         except NotFetchedError as error:
             raise invalid([Offence(field, str(error), self._hosts.legal)]) from None
         except _ServerFault as error:
-            raise _bad(field, str(error), error.legal) from None
+            raise bad_media(field, str(error), error.legal) from None
         except ssl.SSLError:
-            raise _bad(field, "the server's TLS can't be verified", LEGAL) from None
+            raise bad_media(field, "the server's TLS can't be verified", LEGAL) from None
         except TimeoutError:
-            raise _bad(field, "the server took too long", LEGAL) from None
+            raise bad_media(field, "the server took too long", LEGAL) from None
         except (OSError, http.client.HTTPException) as error:
             # Our own disk, not the other server.
             if isinstance(error, OSError) and error.errno in FULL:
                 raise
-            raise _bad(field, "the server can't be reached, or its answer broke off", LEGAL) from None
+            raise bad_media(field, "the server can't be reached, or its answer broke off", LEGAL) from None
 
     @contextmanager
     def _answer(self, place: Place, until: float) -> Iterator[http.client.HTTPResponse]:
@@ -257,7 +257,3 @@ def _within(seconds: float, until: float) -> float:
     if left <= 0:
         raise TimeoutError
     return min(seconds, left)
-
-
-def _bad(field: str, why: str, legal: str) -> BadMedia:
-    return BadMedia(f"{field}: {why}", [Offence(field, why, legal)])

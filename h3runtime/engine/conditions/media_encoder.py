@@ -28,7 +28,7 @@ from h3runtime.engine.conditions.media_cache import Encoded, MediaCache, MediaKe
 from h3runtime.engine.conditions.sound_cut import SoundCut
 from h3runtime.engine.load import Vaes
 from h3runtime.engine.run import Run
-from h3runtime.errors import BadMedia, Offence
+from h3runtime.errors import BadMedia, bad_media
 from h3runtime.media.intake.clip_frames import clip_frames
 from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.pictures import cover, read_picture, stretch
@@ -81,7 +81,7 @@ class MediaEncoder:
     def require_unchanged(self, file: MediaFile) -> None:
         """BadMedia for a file that has other bytes than when the request was accepted, or none any more."""
         if file.sha256 and self._hash(file) != file.sha256:
-            raise bad_media(file.field, "it has changed since the request was accepted")
+            raise _bad(file.field, "it has changed since the request was accepted")
 
     def _once(self, file: MediaFile, vae: VaeName | None, use: Use, pieces: int, make: Make) -> Encoded:
         """What the cache has, else what `make` makes of the file as it was admitted."""
@@ -118,7 +118,7 @@ class MediaEncoder:
     def _sound(self, sound: SoundInput, cut: SoundCut) -> Encoded:
         waveform = read_sound_in(sound)
         if cut.kind != "filling" and waveform.shape[1] < SAMPLES_PER_LATENT:
-            raise bad_media(sound.file.field, "its sound is shorter than 25 ms")
+            raise _bad(sound.file.field, "its sound is shorter than 25 ms")
         heard = torch.from_numpy(np.ascontiguousarray(cut.of(waveform))).to(self.device)
         latent = self.vaes.audio.encode(heard[None])
         if cut.kind == "within":
@@ -142,13 +142,12 @@ class MediaEncoder:
                 with file.path.open("rb") as stream:
                     self.hashes[file.path] = hashlib.file_digest(stream, "sha256").hexdigest()
             except OSError as error:
-                raise bad_media(file.field, "it can't be read any more") from error
+                raise _bad(file.field, "it can't be read any more") from error
         return self.hashes[file.path]
 
 
-def bad_media(name: str, why: str) -> BadMedia:
-    """An error at the request's field `name`."""
-    return BadMedia(f"{name}: {why}", [Offence(name, why, "the medium as it was sent")])
+def _bad(name: str, why: str) -> BadMedia:
+    return bad_media(name, why, "the medium as it was sent")
 
 
 def _sampled(frames: Iterable[Pixels], samples: Pixels) -> Iterator[Pixels]:

@@ -18,7 +18,7 @@ import av
 import av.container
 from av.stream import Disposition
 
-from h3runtime.errors import BadMedia, Offence
+from h3runtime.errors import BadMedia, bad_media
 
 LEGAL = (
     "a whole clip or sound: MP4, MOV, Matroska, WebM, AVI, MPEG, WMV, FLV, MXF, animated WebP, GIF, PNG or AVIF, "
@@ -64,7 +64,7 @@ def sound_stream(container: av.container.InputContainer) -> av.AudioStream | Non
 
 
 def bad_medium(field: str, why: str) -> BadMedia:
-    return BadMedia(f"{field}: {why}", [Offence(field, why, LEGAL)])
+    return bad_media(field, why, LEGAL)
 
 
 def _opened(path: Path, field: str) -> av.container.InputContainer:
