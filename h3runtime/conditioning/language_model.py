@@ -24,10 +24,9 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.conditioning.config import TextEncoderConfig
-from h3runtime.conditioning.layers import RMSNorm, chunk_bytes, row_chunks, uninitialised_embedding
+from h3runtime.conditioning.layers import FP32, RMSNorm, chunk_bytes, row_chunks, uninitialised_embedding
 from h3runtime.conditioning.mrope import Rotary, rotate
 
-FP32 = 4
 MASK_MULTIPLE = 16
 """Columns of a mask's storage: CUDA's memory-efficient attention copies a mask whose rows begin anywhere."""
 

@@ -13,6 +13,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+FP32 = 4
+"""Bytes of a number: the encoder computes in nothing else."""
 CHUNK_BYTES = 512 * 2**20
 """What the rows of one chunk may hold at their widest place: about as much as the widest published weight in fp32, 524
 MB, which a quantised file's linear makes anew for each chunk. 2176 rows of the published language layers."""

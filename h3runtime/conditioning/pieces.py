@@ -14,9 +14,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-SAMPLE_EVERY = 12
-"""Frames between two that Qwen sees: 2 a second of a 24 fps clip (conditioning contract §1.10)."""
-SAMPLES_PER_SECOND = 2
+from h3runtime.core import FPS
+from h3runtime.media.vision_size import SAMPLE_EVERY
+
+SAMPLES_PER_SECOND = FPS // SAMPLE_EVERY
 
 
 @dataclass(frozen=True, slots=True, eq=False)

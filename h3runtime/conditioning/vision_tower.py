@@ -18,11 +18,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.conditioning.config import VisionConfig
-from h3runtime.conditioning.layers import LayerNorm, row_chunks, uninitialised_embedding
+from h3runtime.conditioning.layers import FP32, LayerNorm, row_chunks, uninitialised_embedding
 from h3runtime.conditioning.mrope import Rotary, rotate
 from h3runtime.media.vision_size import FRAMES, MERGE, PATCH, Grid
 
-FP32 = 4
 ROPE_THETA = 10_000.0
 """Base of the tower's own 2-D rotary (conditioning contract §1.9)."""
 

@@ -23,12 +23,13 @@ import torch
 from h3runtime.conditioning import language_model, vision_tower
 from h3runtime.conditioning.config import TextEncoderConfig, VisionConfig
 from h3runtime.conditioning.encoder import TextEncoder
-from h3runtime.conditioning.layers import chunk_bytes
+from h3runtime.conditioning.layers import FP32, chunk_bytes
 from h3runtime.conditioning.pieces import Piece, Vision
 from h3runtime.conditioning.vision_tower import patch_values
 from h3runtime.core import CHUNK_FRAMES, SAMPLES_PER_LATENT, GenerateSpec, PackedLayout, SegmentKind, Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.plan import WINDOW_BYTES
+from h3runtime.engine import room
 from h3runtime.engine.load import Models
 from h3runtime.media.vision_size import features_of, patch_grid
 from h3runtime.packing.geometry import audio_latents
@@ -39,7 +40,6 @@ from h3runtime.vae.tiling import ALIGNMENT
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
 from h3runtime.vae.video_encoder import FRONT_FRAMES
 
-FP32 = 4
 STEREO = 2
 ENCODER_COPIES = 7
 """Tensors of the video encoder's widest level that are alive at once, with a convolution's workspace."""
@@ -235,8 +235,8 @@ def audio_encode_bytes(config: AudioEncoderConfig | None, samples: int) -> int:
 
 
 def sampling_bytes(config: DitConfig, dtype: torch.dtype, rows: int) -> int:
-    """Gate and value, their product and the residual stream of all rows; the modulation of a window of steps."""
-    return rows * (3 * config.ffn + config.hidden) * dtype.itemsize + WINDOW_BYTES
+    """The widest place of a block for all rows, and the modulation of a window of steps."""
+    return room.working_bytes(config, dtype, rows) + WINDOW_BYTES
 
 
 def audio_decode_bytes(config: AudioDecoderConfig | None, latents: int) -> int:

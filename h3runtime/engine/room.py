@@ -7,7 +7,8 @@
 With weights of the published sizes the clip is 37,810 rows x 96,768 bytes = 3.41 GiB; measured were 3.4 GiB above the
 weights while sampling it (LOG.md, NVFP4 and INT8 alike). Larger clips need more, and tell when their time comes.
 
-`load` feeds it with everything that it is about to load; `inspection` asks what one file would take.
+`load` feeds it with everything that it is about to load; `inspection` asks what one file would take, `memory_estimate`
+what a clip of other rows would.
 """
 
 from __future__ import annotations
@@ -56,9 +57,9 @@ def resident_bytes(module: nn.Module, file: CheckpointFile, rule: LoadRule) -> i
     return total
 
 
-def working_bytes(config: DitConfig, dtype: torch.dtype) -> int:
+def working_bytes(config: DitConfig, dtype: torch.dtype, rows: int = ROWS) -> int:
     """What the widest place of a block holds for all rows: gate and value, their product, the residual stream."""
-    return ROWS * (3 * config.ffn + config.hidden) * dtype.itemsize
+    return rows * (3 * config.ffn + config.hidden) * dtype.itemsize
 
 
 def require_room(weights: Sequence[Weights], working: int, free: int, device: torch.device) -> None:

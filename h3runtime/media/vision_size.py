@@ -1,4 +1,5 @@
-"""How large Qwen sees a picture: ComfyUI's smart resize, in whole numbers (conditioning contract §1.9).
+"""How large Qwen sees a picture, by ComfyUI's smart resize in whole numbers, and which frames of a clip it sees
+(conditioning contract §1.9, §1.10).
 
 Pictures on a canvas are multiples of 32 within the limits and keep their size; others come here off the grid. Touches
 no pixel. Read by `conditioning`, which shows the pictures, and by `packing.rows`, which counts their rows beforehand:
@@ -15,6 +16,8 @@ MERGE = 2
 """Patches on the side of the square that becomes one feature."""
 FRAMES = 2
 """Frames in a patch; a still picture is doubled."""
+SAMPLE_EVERY = 12
+"""Frames of a clip from one that Qwen sees to the next: 2 a second (conditioning contract §1.10)."""
 FACTOR = PATCH * MERGE
 MIN_PIXELS = 3_136
 MAX_PIXELS = 12_845_056

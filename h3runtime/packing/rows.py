@@ -27,12 +27,10 @@ from h3runtime.core import (
     ReferenceShape,
     SegmentKind,
 )
-from h3runtime.media.vision_size import features_of, patch_grid
+from h3runtime.media.vision_size import SAMPLE_EVERY, features_of, patch_grid
 from h3runtime.packing import geometry
 from h3runtime.packing.layout import PATCH, even
 
-SAMPLE_EVERY = 12
-"""Frames of a clip from one that is shown to the next: 2 a second (conditioning contract §1.10)."""
 MARKERS = 2
 """Rows around the features of a vision block."""
 

@@ -7,9 +7,13 @@ One clip of one tile at a time: [B, 3, F, H, W], F = 1..17, H and W multiples of
 Arithmetic (conditioning contract §4.1):
 
 - Kernels of 3 are padded by reflection in space and by two zero frames in front in time, so a frame never sees later
-  ones, and every clip starts from nothing. Halving convolutions reflect at the right and at the bottom only.
+  ones, and every clip starts from nothing. Halving convolutions reflect at the right and at the bottom only. Of a
+  picture, the zeros meet two taps of every kernel and add nothing: it takes the last tap alone, in two dimensions.
 - GroupNorm (32 groups, eps 1e-6) takes its statistics from one frame at a time.
 - Residual block: GN SiLU conv GN SiLU conv, plus the input (through a 1x1x1 convolution where the channels change).
+
+All of it runs in the dtype of the pixels; weights in another are cast layer by layer, as they are needed. So `video_vae`
+can encode in fp32 with fp16 weights, which is what a CPU is good at.
 """
 
 from __future__ import annotations
@@ -26,6 +30,12 @@ FRONT_FRAMES = 2
 """Zero frames in front of every kernel of 3, whatever its stride (§4.1)."""
 
 
+def _weight_and_bias(layer: nn.Conv3d | nn.GroupNorm, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The layer's, in the dtype of `x`."""
+    assert layer.bias is not None
+    return layer.weight.to(x.dtype), layer.bias.to(x.dtype)
+
+
 class CausalConv3d(nn.Conv3d):
     """A 3x3x3 convolution that sees the past only. Pads right and bottom alone where it halves space."""
 
@@ -34,8 +44,25 @@ class CausalConv3d(nn.Conv3d):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         before = 1 if self.stride[1] == 1 else 0
-        x = F.pad(x, (before, 1, before, 1, 0, 0), mode="reflect")
-        return super().forward(F.pad(x, (0, 0, 0, 0, FRONT_FRAMES, 0)))
+        sides = (before, 1, before, 1, 0, 0)
+        weight, bias = _weight_and_bias(self, x)
+        if x.shape[2] == 1:
+            picture = F.pad(x, sides, mode="reflect")[:, :, 0]
+            return F.conv2d(picture, weight[:, :, -1], bias, self.stride[1:]).unsqueeze(2)
+        # Joined, and before the sides grow: a constant F.pad fills the whole result first and then copies x over it.
+        front = torch.zeros_like(x[:, :, :1]).expand(-1, -1, FRONT_FRAMES, -1, -1)
+        x = F.pad(torch.cat([front, x], 2), sides, mode="reflect")
+        return F.conv3d(x, weight, bias, self.stride)
+
+
+class PointConv3d(nn.Conv3d):
+    """A 1x1x1 convolution."""
+
+    def __init__(self, in_channels: int, out_channels: int) -> None:
+        super().__init__(in_channels, out_channels, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.conv3d(x, *_weight_and_bias(self, x))
 
 
 class FrameGroupNorm(nn.GroupNorm):
@@ -46,8 +73,8 @@ class FrameGroupNorm(nn.GroupNorm):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         frames = x.transpose(1, 2)
-        normed: torch.Tensor = super().forward(frames.flatten(0, 1)).view(frames.shape)
-        return normed.transpose(1, 2)
+        normed = F.group_norm(frames.flatten(0, 1), self.num_groups, *_weight_and_bias(self, x), self.eps)
+        return normed.view(frames.shape).transpose(1, 2)
 
 
 class ResidualBlock(nn.Module):
@@ -57,7 +84,7 @@ class ResidualBlock(nn.Module):
         self.conv1 = CausalConv3d(in_channels, out_channels)
         self.norm2 = FrameGroupNorm(out_channels)
         self.conv2 = CausalConv3d(out_channels, out_channels)
-        self.nin_shortcut = nn.Conv3d(in_channels, out_channels, 1) if in_channels != out_channels else None
+        self.nin_shortcut = PointConv3d(in_channels, out_channels) if in_channels != out_channels else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h: torch.Tensor = self.conv1(F.silu(self.norm1(x)))
@@ -91,7 +118,7 @@ class Level(nn.Module):
 
 
 class VideoEncoder(nn.Module):
-    """Normalised pixels [B, 3, F, H, W] -> [B, moments, T, H/16, W/16] in the weights' dtype."""
+    """Normalised pixels [B, 3, F, H, W] -> [B, moments, T, H/16, W/16] in the pixels' dtype."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()

@@ -7,7 +7,8 @@ one tile is in flight; of a decode one piece of 28 frames is assembled and 5 fra
 encode 17 frames are held.
 
 dtype is float16 (ComfyUI's default) or float32; every parameter must have it. bfloat16 is refused as ComfyUI does
-(conditioning contract §4.8): the pictures suffer.
+(conditioning contract §4.8): the pictures suffer. A CPU encodes in float32 whatever the dtype, as ComfyUI does there:
+most CPUs have no fp16 arithmetic, and PyTorch's convolutions then take 60 times as long.
 
 Shapes: pixels [F, H, W, 3], H and W multiples of 16; latents fp32 [1, C, T, H/16, W/16], normalised as the DiT wants.
 """
@@ -27,7 +28,7 @@ from h3runtime.vae.chunks import FRAME_OVERLAP, ChunkPlan, join, plan
 from h3runtime.vae.tiling import ALIGNMENT, BlendRule, TileAxis, Tiling, stitch
 from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_decoder import VideoDecoder
-from h3runtime.vae.video_encoder import VideoEncoder
+from h3runtime.vae.video_encoder import PointConv3d, VideoEncoder
 from h3runtime.vae.video_pixels import denormalise, normalise
 from h3runtime.vae.video_statistics import LATENTS_MEAN, LATENTS_STD
 
@@ -60,7 +61,7 @@ class VideoVae(nn.Module):
         self.encoder = self.quant_conv = self.decoder = self.post_quant_conv = None
         if config.encoder is not None:
             self.encoder = VideoEncoder(config.encoder)
-            self.quant_conv = nn.Conv3d(config.encoder.moments, config.encoder.moments, 1)
+            self.quant_conv = PointConv3d(config.encoder.moments, config.encoder.moments)
         if config.decoder is not None:
             self.decoder = VideoDecoder(config.decoder)
             self.post_quant_conv = nn.Conv3d(config.latent_channels, config.latent_channels, 1)
@@ -191,12 +192,18 @@ class VideoVae(nn.Module):
             self._check_pixels(clip)
             yield clip
 
+    @property
+    def encode_dtype(self) -> torch.dtype:
+        """What the encoder computes in, on the device where its weights are."""
+        _, conv = self._encoder()
+        return torch.float32 if conv.weight.device.type == "cpu" else self.dtype
+
     @torch.no_grad()
     def encode_moments(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:
-        """One clip of up to 17 frames -> moments [1, 2C, T, h, w] in the model's dtype; tiles meet here, unblended
+        """One clip of up to 17 frames -> moments [1, 2C, T, h, w] in `encode_dtype`; tiles meet here, unblended
         neighbours (§4.5)."""
         encoder, conv = self._encoder()
-        x = normalise(pixels.to(conv.weight.device), self.dtype)
+        x = normalise(pixels.to(conv.weight.device), self.encode_dtype)
         rows, columns = (self.tiling.split(length) for length in x.shape[-2:])
 
         def tile_at(i: int, j: int) -> torch.Tensor:

@@ -21,7 +21,6 @@ from typing import Literal
 import numpy as np
 import torch
 
-from h3runtime.conditioning.pieces import SAMPLE_EVERY
 from h3runtime.core import CHUNK_FRAMES, SAMPLES_PER_LATENT, ClipInput, Fit, MediaFile, SoundInput
 from h3runtime.engine.conditions.mask_pixels import clip_mask, picture_mask
 from h3runtime.engine.conditions.media_cache import Encoded, MediaCache, MediaKey, Pixels, Use
@@ -32,6 +31,7 @@ from h3runtime.errors import BadMedia, bad_media
 from h3runtime.media.intake.clip_frames import clip_frames
 from h3runtime.media.intake.sound_in import read_sound_in
 from h3runtime.media.pictures import cover, read_picture, stretch
+from h3runtime.media.vision_size import SAMPLE_EVERY
 
 Make = Callable[[], Encoded]
 VaeName = Literal["video_vae", "audio_vae"]
