@@ -7,7 +7,7 @@ the command line; integers and fractions only.
     wanted seconds   s_0, s_1, ..                as written, in exact fractions: 30 times 5.2 s is 156 s
     cut i            round(24 (s_0 + .. + s_i))   so that no error of rounding grows along the chain
     clip i gives     [cut i-1, cut i)
-    its own frames   the least 17k+5 that holds its overlap and what it gives
+    its own frames   the least 17n+5 that holds its overlap and what it gives
 
 The overlap is the guide at its frame 0: the last frames made before the cut. What is over at its end is a surplus.
 """
@@ -51,7 +51,7 @@ def cuts(seconds: Sequence[Fraction]) -> tuple[int, ...]:
 
 def share(start: int, stop: int, wanted: int) -> Share:
     """`wanted` frames of overlap, 0 for a hard cut. Where fewer exist before `start`, as many as make a legal guide:
-    17k+5 of them, or a still."""
+    17n+5 of them, or a still."""
     overlap = guide_frames(min(wanted, start)) if wanted and start else 0
     return Share(start, stop, overlap, frames_at_least(overlap + stop - start))
 

@@ -9,7 +9,7 @@ Nothing here opens a medium or knows the server; rules between fields are in `h3
 """
 
 from h3runtime.api.request.inputs import KeyframeBody, MasksBody, MaskSpanBody, ReferenceBody
-from h3runtime.api.request.media import MAX_MEDIA, MEDIA, ContinueBody, MediaBody, SourceBody
+from h3runtime.api.request.media import CONTINUED_FRAMES, MAX_MEDIA, MEDIA, ContinueBody, MediaBody, SourceBody
 from h3runtime.api.request.options import DiagnosticsBody, FormatBody
 from h3runtime.api.request.read import NULLABLE, ReadBody, read_body
 from h3runtime.api.request.tasks import (
@@ -29,6 +29,7 @@ from h3runtime.api.request.values import MAX_SEED, RANDOM_SEED, SHORT_EDGES
 
 __all__ = [
     "BODIES",
+    "CONTINUED_FRAMES",
     "GUIDES",
     "INPUTS",
     "MAX_MEDIA",

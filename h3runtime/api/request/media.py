@@ -58,8 +58,12 @@ class SourceBody(_JobOrMedium):
     """The clip to edit."""
 
 
+CONTINUED_FRAMES = 22
+"""Frames that are continued where a request doesn't say (service-contract, `continue_from`)."""
+
+
 class ContinueBody(_JobOrMedium):
     """The clip whose end is continued: its last frames and their sound become a guide at frame 0."""
 
-    frames: int = Field(22, description="How many: 17n+5, fewer than the new clip has.")
+    frames: int = Field(CONTINUED_FRAMES, description="How many: 17n+5, fewer than the new clip has.")
     audio: bool = Field(True, description="Whether their sound is a guide too.")

@@ -3,6 +3,8 @@ may be continued. What of a clip fits behind its frame is judged at admission, w
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from h3runtime.api.request import GenerateBody
 from h3runtime.api.rules.verdict import Verdict
 from h3runtime.core import CHUNK_FRAMES, MIN_FRAMES
@@ -28,7 +30,7 @@ def judge_guides(body: GenerateBody, frames: int, verdict: Verdict) -> dict[str,
         _judge_range(body, frames, verdict)
         _judge_continuation(body, frames, verdict)
     found = guide_frames(body, frames)
-    _judge_clashes(body, frames, verdict)
+    _judge_clashes(body, found, verdict)
     return found
 
 
@@ -39,11 +41,10 @@ def _judge_range(body: GenerateBody, frames: int, verdict: Verdict) -> None:
             verdict.refuse(f"keyframes[{index}].frame", told, f"{-frames}..{frames - 1}")
 
 
-def _judge_clashes(body: GenerateBody, frames: int, verdict: Verdict) -> None:
+def _judge_clashes(body: GenerateBody, found: Mapping[str, int], verdict: Verdict) -> None:
     """Two guides on one frame, told for both. Of an unknown length only equal words are one frame."""
-    is_known = "frames" not in verdict.broken
-    places = guide_frames(body, frames)
-    if not is_known:
+    places = dict(found)
+    if "frames" in verdict.broken:
         places |= {"last_frame": -1} if body.last_frame is not None else {}
         places |= {f"keyframes[{index}]": keyframe.frame for index, keyframe in enumerate(body.keyframes)}
     for name, frame in places.items():

@@ -5,11 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from av.stream import Disposition
-
 from h3runtime.errors import BadMedia
+from h3runtime.media.intake.containers import opened_medium, picture_stream, sound_stream
 from h3runtime.media.intake.moving_picture import is_moving
-from h3runtime.media.probe import opened
 
 
 def kind_of(path: Path) -> Literal["image", "video", "audio"] | None:
@@ -21,10 +19,9 @@ def kind_of(path: Path) -> Literal["image", "video", "audio"] | None:
         # It says so of a picture that stands still.
         return "image"
     try:
-        with opened(path, "file") as container:
-            # The cover of a song is a video stream of one picture.
-            if any(not stream.disposition & Disposition.attached_pic for stream in container.streams.video):
+        with opened_medium(path, "file") as container:
+            if picture_stream(container) is not None:
                 return "video"
-            return "audio" if container.streams.audio else None
+            return "audio" if sound_stream(container) is not None else None
     except BadMedia:
         return None

@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from h3runtime.api.request import MEDIA
+from h3runtime.api.request import CONTINUED_FRAMES, MEDIA
 from h3runtime.api.rules.length import DEFAULT_FRAMES
 from h3runtime.core import FPS
 from h3runtime.errors import Offence
 from h3runtime.packing.cuts import exact
 from h3runtime.packing.geometry import is_legal_frames
 
-OVERLAP = 22
-"""Frames of the clip before that the next one begins with, where an entry doesn't say."""
 WHOLE = {
     "output": "--output",
     "overwrite": "--overwrite",
@@ -92,15 +90,15 @@ def _overlap(link: Any, offences: list[Offence]) -> tuple[int, bool]:
         link = {}
     if not isinstance(link, dict):
         offences.append(Offence("continue_from", f"{link!r:.60} is no link", LINK_LEGAL))
-        return OVERLAP, True
+        return CONTINUED_FRAMES, True
     offences += [
         Offence(f"continue_from.{name}", "is not a field here", LINK_LEGAL)
         for name in link.keys() - {"frames", "audio"}
     ]
-    frames, audio = link.get("frames", OVERLAP), link.get("audio", True)
+    frames, audio = link.get("frames", CONTINUED_FRAMES), link.get("audio", True)
     if isinstance(frames, bool) or not isinstance(frames, int) or not is_legal_frames(frames):
         offences.append(Offence("continue_from.frames", f"{frames!r:.60} is no legal length", "17n+5 from 5"))
-        frames = OVERLAP
+        frames = CONTINUED_FRAMES
     if not isinstance(audio, bool):
         offences.append(Offence("continue_from.audio", f"{audio!r:.60} is neither true nor false", "true, false"))
         audio = True

@@ -19,9 +19,7 @@ from PIL import Image
 
 from h3runtime.core import PIXELS_PER_LATENT, ClipInput, MediaFile
 from h3runtime.engine.conditions.media_cache import Pixels
-from h3runtime.errors import BadMedia
-from h3runtime.media.intake.clip_frames import clip_frames
-from h3runtime.media.intake.examine import Ask, measure
+from h3runtime.media.intake.clip_frames import upright_frames
 from h3runtime.media.pictures import read_picture
 
 
@@ -32,7 +30,8 @@ def picture_mask(file: MediaFile, width: int, height: int) -> Pixels:
 
 def clip_mask(clip: ClipInput, width: int, height: int) -> Iterator[Pixels]:
     """uint8 [height/8, width/8] of each of the clip's frames."""
-    with closing(clip_frames(clip, *_own_size(clip.file), "stretch")) as pictures:
+    # As large as they are, so that they are resized once, by the filter of masks.
+    with closing(upright_frames(clip)) as pictures:
         for picture in pictures:
             yield near_middles(luminance(picture, width, height))
 
@@ -52,12 +51,3 @@ def near_middles(mask: Pixels) -> Pixels:
 def _middles(side: int) -> NDArray[np.intp]:
     before = np.arange(PIXELS_PER_LATENT // 2 - 1, side, PIXELS_PER_LATENT)
     return np.stack([before, before + 1], axis=1).ravel()
-
-
-def _own_size(file: MediaFile) -> tuple[int, int]:
-    """So that pictures come as they are and are resized once, by the filter of masks."""
-    (found,) = measure([Ask(file.path, file.field, "clip")])
-    if isinstance(found, BadMedia):
-        raise found
-    assert found.clip is not None
-    return found.clip.width, found.clip.height

@@ -1,4 +1,4 @@
-"""Pictures of a clip on the 24 fps clock, upright and fitted to a canvas, one at a time.
+"""Pictures of a clip on the 24 fps clock, upright, fitted to a canvas or as large as they are, one at a time.
 
 The engine reads guides, references, sources and masks with it, for the text encoder and for the video encoder.
 `clip_pictures` decodes, `clip_clock` says which picture is in which slot, `pictures` fits. Decoding starts where the
@@ -24,14 +24,24 @@ def clip_frames(clip: ClipInput, width: int, height: int, fit: Fit) -> Generator
 
     `BadMedia` naming the field if the file can't be decoded so far, or ends before.
     """
+    for picture, times in _shown(clip):
+        yield from _repeated(_fitted(picture, width, height, fit), times)
+
+
+def upright_frames(clip: ClipInput) -> Generator[NDArray[np.uint8], None, None]:
+    """As `clip_frames`, at the clip's own upright size."""
+    for picture, times in _shown(clip):
+        yield from _repeated(picture.upright(), times)
+
+
+def _shown(clip: ClipInput) -> Generator[tuple[ClipPicture, int], None, None]:
+    """Each picture that is seen, and in how many of the wanted frames; `clip.frames` in all."""
     wanted = range(clip.first, clip.first + clip.frames)
     given = 0
     for picture, slots in _timed(clip):
         times = len(_overlap(slots, wanted))
         if times:
-            fitted = _fitted(picture, width, height, fit)
-            yield from (fitted.copy() for _ in range(times - 1))
-            yield fitted
+            yield picture, times
             given += times
         if given == clip.frames:
             return
@@ -49,6 +59,11 @@ def _timed(clip: ClipInput) -> Generator[tuple[ClipPicture, range], None, None]:
         shown = picture
     if shown is not None:
         yield shown, clock.end()
+
+
+def _repeated(frame: NDArray[np.uint8], times: int) -> Generator[NDArray[np.uint8], None, None]:
+    yield from (frame.copy() for _ in range(times - 1))
+    yield frame
 
 
 def _overlap(slots: range, wanted: range) -> range:

@@ -33,8 +33,8 @@ MAX_PIXELS = 8192 * 4320
 
 @dataclass(frozen=True, slots=True)
 class ClipPicture:
-    """width, height, turning: of the upright picture in square pixels. upright: uint8 [height, width, 3]; valid until
-    the next picture is asked for."""
+    """width, height, turning: of the upright picture in square pixels. upright: converts it, uint8 [height, width, 3];
+    the decoded frame stays in memory as long as this does."""
 
     stamp: Stamp
     width: int
