@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from h3runtime import __version__
 from h3runtime.core import (
@@ -87,7 +87,12 @@ class JobAnswer(BaseModel):
     warnings: list[str]
     checks: dict[str, dict[str, Any]]
     first_after_start: bool
-    diagnostics: dict[str, Any] | None
+    diagnostics: dict[str, Any] | None = Field(
+        description="Of a request that asked for it: `step_seconds`; `latents_sha256`; packed `rows` by kind; "
+        "`segments` in packed order, whose `source` counts guides or references from 0 and is -1 otherwise; "
+        "`conditioning`, seconds and cache hits; `inputs`, what each medium's file holds (`saw`) and what of it went "
+        "into the model (`got`); `memory` and `memory_estimate` in bytes; `step_latents`, a file name."
+    )
     loras: list[dict[str, Any]]
     evidence: dict[str, Any] | None
     progress: ProgressAnswer

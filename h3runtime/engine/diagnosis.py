@@ -1,4 +1,17 @@
-"""What `diagnostics` returns about one run: times, a hash of the final latents, rows by segment, inputs, peaks.
+"""What `diagnostics` returns about one run, as the job's answer and the line of `generate` show it.
+
+    step_seconds       of each evaluation of the model, in order, on the host's clock
+    latents_sha256     of the final latents: fp32 bytes, video [1, 24, T, h, w], then audio [1, 32, 2, A]
+    rows               packed rows: `total`, and of each kind of segment, 0 where there is none
+    segments           in packed order, {kind, source, start, stop}: rows [start, stop); `source` counts the guides for
+                       `cond` and `cond_audio`, the references for `ref_img` and `ref_audio`, each from 0 in packed
+                       order, and is -1 for text, audio and video (dit-contract §2.1)
+    conditioning       {media,text}_seconds, and how often the cache of either had an answer: _cache_hits, _cache_misses
+    inputs             each medium, {field, kind, saw, got}: what its file holds, and what of it went into the model
+                       (`conditions.told_inputs`)
+    memory             peak bytes by stage, as far as they were measured
+    memory_estimate    bytes that closed formulas give for this run (`memory_estimate`)
+    step_latents       with `{"latents": true}`: the file beside the clip that holds step{i}.x and step{i}.denoised
 
 An ordinary request goes through the same calls and keeps nothing: no copy, no device event, no clock reading.
 """

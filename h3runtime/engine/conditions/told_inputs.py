@@ -1,5 +1,11 @@
 """What diagnostics say of a request's media: what each file holds, and what of it went into the model.
 
+    field   the input's own name, `keyframes[1]`; its sound beside pictures `keyframes[1].audio`
+    kind    image, video, audio
+    saw     width, height in pixels, upright; orientation, EXIF 1..8 of a picture, degrees clockwise of a clip; frames
+            in the file; rate, pictures a second or Hz; channels, samples a channel
+    got     width, height, frames (at 24 fps), or rate (32 kHz), channels, samples; latents; frame, of a guide
+
 The figures of the file are taken anew, from its packets (a picture's from the picture itself), and only for a request
 that asks; what went in is told by whoever encoded it. Fed by guides, references and sources; read by `diagnosis`.
 """
