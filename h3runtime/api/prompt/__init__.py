@@ -20,13 +20,12 @@ from h3runtime.api.prompt.body import MAX_PROMPT, PromptBody
 from h3runtime.api.prompt.context import PromptContext, context_of
 from h3runtime.api.prompt.judge import judge
 from h3runtime.api.prompt.lint import lint
-from h3runtime.api.prompt.settle import SettledPrompt, settle
+from h3runtime.api.prompt.settle import settle
 
 __all__ = [
     "MAX_PROMPT",
     "PromptBody",
     "PromptContext",
-    "SettledPrompt",
     "assemble",
     "context_of",
     "judge",

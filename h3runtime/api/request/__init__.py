@@ -8,23 +8,11 @@
 Nothing here opens a medium or knows the server; rules between fields are in `h3runtime.api.rules`.
 """
 
-from h3runtime.api.request.inputs import KeyframeBody, MasksBody, MaskSpanBody, ReferenceBody
-from h3runtime.api.request.media import CONTINUED_FRAMES, MAX_MEDIA, MEDIA, ContinueBody, MediaBody, SourceBody
-from h3runtime.api.request.options import DiagnosticsBody, FormatBody
+from h3runtime.api.request.inputs import KeyframeBody, MaskSpanBody, ReferenceBody
+from h3runtime.api.request.media import CONTINUED_FRAMES, MAX_MEDIA, MEDIA, ContinueBody, MediaBody
+from h3runtime.api.request.options import FormatBody
 from h3runtime.api.request.read import NULLABLE, ReadBody, read_body
-from h3runtime.api.request.tasks import (
-    BODIES,
-    GUIDES,
-    INPUTS,
-    Fl2vaBody,
-    GenerateBody,
-    I2vaBody,
-    L2vaBody,
-    Ref2vaBody,
-    T2vaBody,
-    infer_task,
-    is_given,
-)
+from h3runtime.api.request.tasks import BODIES, GUIDES, INPUTS, GenerateBody, infer_task, is_given
 from h3runtime.api.request.values import MAX_SEED, RANDOM_SEED, SHORT_EDGES
 
 __all__ = [
@@ -39,21 +27,13 @@ __all__ = [
     "RANDOM_SEED",
     "SHORT_EDGES",
     "ContinueBody",
-    "DiagnosticsBody",
-    "Fl2vaBody",
     "FormatBody",
     "GenerateBody",
-    "I2vaBody",
     "KeyframeBody",
-    "L2vaBody",
     "MaskSpanBody",
-    "MasksBody",
     "MediaBody",
     "ReadBody",
-    "Ref2vaBody",
     "ReferenceBody",
-    "SourceBody",
-    "T2vaBody",
     "infer_task",
     "is_given",
     "read_body",

@@ -11,7 +11,7 @@ media adds only what needs measures: durations, whether a clip fits behind its f
 
 from h3runtime.api.rules.backend import judge_backend
 from h3runtime.api.rules.canvas import judge_canvas
-from h3runtime.api.rules.guides import guide_frames, judge_guides
+from h3runtime.api.rules.guides import judge_guides
 from h3runtime.api.rules.length import judge_length
 from h3runtime.api.rules.masks import judge_masks
 from h3runtime.api.rules.output import SUFFIX, judge_output
@@ -22,7 +22,6 @@ from h3runtime.api.rules.verdict import Verdict
 __all__ = [
     "SUFFIX",
     "Verdict",
-    "guide_frames",
     "judge_backend",
     "judge_canvas",
     "judge_guides",
