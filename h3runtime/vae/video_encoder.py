@@ -12,8 +12,8 @@ Arithmetic (conditioning contract §4.1):
 - GroupNorm (32 groups, eps 1e-6) takes its statistics from one frame at a time.
 - Residual block: GN SiLU conv GN SiLU conv, plus the input (through a 1x1x1 convolution where the channels change).
 
-All of it runs in the dtype of the pixels; weights in another are cast layer by layer, as they are needed. So `video_vae`
-can encode in fp32 with fp16 weights, which is what a CPU is good at.
+All of it runs in the dtype of the pixels; weights in another are cast layer by layer, as they are needed. So
+`video_vae` can encode in fp32 with fp16 weights, which is what a CPU is good at.
 """
 
 from __future__ import annotations

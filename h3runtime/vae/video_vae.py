@@ -194,9 +194,8 @@ class VideoVae(nn.Module):
 
     @property
     def encode_dtype(self) -> torch.dtype:
-        """What the encoder computes in, on the device where its weights are."""
-        _, conv = self._encoder()
-        return torch.float32 if conv.weight.device.type == "cpu" else self.dtype
+        """What the encoder computes in, on the device where the weights are."""
+        return torch.float32 if next(self.parameters()).device.type == "cpu" else self.dtype
 
     @torch.no_grad()
     def encode_moments(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:

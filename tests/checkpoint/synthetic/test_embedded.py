@@ -47,7 +47,7 @@ SHA256 = {
     "minimax_h3_fl2va_pruned_nvfp4.safetensors": "b204710bd46cc026592ba7c018a37ea308040449674208e07c194f6ae2d313ff",
     "minimax_h3_ref2va_pruned_nvfp4.safetensors": "5f1efb3eb2bbdbbbc2b19811ab2e7a0a6dd0b9a0d9807d50e400b2cf50f9817d",
     "qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors": "0110ea511ac6fd9d7ad599c7e746fca324d81f90471a2969839b69d39aff8d9e",
-    "minimax_h3_video_vae_fp16.safetensors": "b0ed163fea81e26233dce10f1cbbf45c7f9fa1e48e3a143ea5b7b136fbc8a24b",
+    "minimax_h3_video_vae_fp16.safetensors": "8ada360b6c55ede03a609a44ea20f4ddf8619184fb4a23b94fdd6d47e8368dea",
     "minimax_h3_audio_vae_fp32.safetensors": "7b68647f636045ab94e8a7b6d5f0786a8ddc2f2283b723f2b292821132103944",
 }
 """Bytes are part of the contract: the same on every machine. A deliberate change of the weights changes these."""
