@@ -10,11 +10,8 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from tests.api.desk import data_url
 from tests.api.server import SMALL, Running, picture
-
-
-def data_url(data: bytes, kind: str = "image/png") -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode()}"
 
 
 def turned(width: int, height: int, orientation: int) -> bytes:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from tests.api.desk import data_url
 from tests.api.server import SMALL, Running, picture
-from tests.api.test_media import data_url
 
 NAN, INFINITY = float("nan"), float("inf")
 
