@@ -10,7 +10,6 @@ import torch
 from h3runtime.core import Clip, GenerateSpec, Latents, ReferenceInput
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.engine.run import FIRST_GUESS, Run
 from tests.engine.conftest import Media
 
 
@@ -46,7 +45,3 @@ def clip_reference(media: Media, index: int, frames: int = 22, *, sound: bool = 
 
 def voice_reference(media: Media, index: int, seconds: float = 2.0) -> ReferenceInput:
     return ReferenceInput(f"references[{index}]", "audio", sound=media.voice(f"references[{index}].source", seconds))
-
-
-def idle_run() -> Run:
-    return Run(lambda _: None, lambda: False, FIRST_GUESS)

@@ -9,6 +9,9 @@ import pytest
 from PIL import Image
 
 from h3runtime.core import FPS, ClipInput, MediaFile, SoundInput
+from h3runtime.engine.conditions.media_cache import MediaCache
+from h3runtime.engine.conditions.media_encoder import MediaEncoder
+from h3runtime.engine.run import FIRST_GUESS, Run
 from tests.clips import SAMPLE_RATE, moving, tones, write_clip
 from tests.e2e.conftest import engine, make_spec
 
@@ -47,6 +50,14 @@ class Media:
 
     def sound_of(self, clip: ClipInput) -> SoundInput:
         return SoundInput(clip.file)
+
+
+@pytest.fixture
+def encoder(engine) -> MediaEncoder:
+    """It remembers nothing."""
+    return MediaEncoder(
+        engine.models.vaes, engine.device, MediaCache(0), Run(lambda _: None, lambda: False, FIRST_GUESS)
+    )
 
 
 @pytest.fixture

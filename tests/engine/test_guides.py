@@ -8,18 +8,11 @@ import torch
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.core import ClipInput, GuideInput, KeyframeShape, Task
 from h3runtime.engine.conditions.gathering import conditions_of
-from h3runtime.engine.conditions.media_cache import MediaCache
-from h3runtime.engine.conditions.media_encoder import MediaEncoder
 from h3runtime.engine.conditions.sound_cut import SoundCut
 from h3runtime.errors import BadMedia
-from tests.engine.conditioned import diagnostics_of, idle_run, image_reference, latents_of, same
+from tests.engine.conditioned import diagnostics_of, image_reference, latents_of, same
 
 CANVAS = {"width": 64, "height": 64}
-
-
-@pytest.fixture
-def encoder(engine) -> MediaEncoder:
-    return MediaEncoder(engine.models.vaes, engine.device, MediaCache(0), idle_run())
 
 
 def test_a_clip_with_sound_is_anchored_with_both(make_spec, media, encoder) -> None:

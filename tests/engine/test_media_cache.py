@@ -43,7 +43,7 @@ def work(engine, monkeypatch) -> Iterator[Work]:
 
     for name in ("read_picture", "clip_frames", "read_sound_in"):
         count(media_encoder, name)
-    for name in ("read_picture", "clip_frames"):
+    for name in ("read_picture", "upright_frames"):
         count(mask_pixels, name)
     for name in ("encode_image", "encode_stream"):
         count(engine.models.vaes.video, name)

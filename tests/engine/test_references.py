@@ -8,15 +8,12 @@ import pytest
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.core import GuideInput, ReferenceInput, Task
 from h3runtime.engine.conditions.gathering import conditions_of
-from h3runtime.engine.conditions.media_cache import MediaCache
-from h3runtime.engine.conditions.media_encoder import MediaEncoder
 from h3runtime.media.intake.clip_frames import clip_frames
 from h3runtime.media.vision_size import features_of, patch_grid
 from h3runtime.packing.geometry import audio_latents, latent_frames
 from tests.engine.conditioned import (
     clip_reference,
     diagnostics_of,
-    idle_run,
     image_reference,
     latents_of,
     same,
@@ -25,11 +22,6 @@ from tests.engine.conditioned import (
 
 FRAMES = 73
 CANVAS = {"width": 64, "height": 64}
-
-
-@pytest.fixture
-def encoder(engine) -> MediaEncoder:
-    return MediaEncoder(engine.models.vaes, engine.device, MediaCache(0), idle_run())
 
 
 @pytest.fixture

@@ -12,23 +12,16 @@ from h3runtime.core import ClipInput, GenerateSpec, MaskSpan, MediaFile, SourceI
 from h3runtime.denoiser.masks import resize_video_mask
 from h3runtime.engine.conditions.gathering import conditions_of
 from h3runtime.engine.conditions.mask_pixels import luminance, near_middles
-from h3runtime.engine.conditions.media_cache import MediaCache
-from h3runtime.engine.conditions.media_encoder import MediaEncoder
 from h3runtime.engine.conditions.sources import audio_mask
 from h3runtime.media.intake.clip_frames import clip_frames
 from h3runtime.media.intake.sound_in import read_sound_in
 from tests.clips import write_clip
-from tests.engine.conditioned import idle_run, latents_of, same
+from tests.engine.conditioned import latents_of, same
 
 FRAMES = 5
 LATENTS = 8
 WHITE, BLACK = (np.full((24, 40), value, np.uint8) for value in (255, 0))
 ALL, NOTHING = ((MaskSpan(0.0, FRAMES / 24, value),) for value in (1.0, 0.0))
-
-
-@pytest.fixture
-def encoder(engine) -> MediaEncoder:
-    return MediaEncoder(engine.models.vaes, engine.device, MediaCache(0), idle_run())
 
 
 @pytest.fixture
