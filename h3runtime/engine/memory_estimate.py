@@ -41,11 +41,11 @@ from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
 from h3runtime.vae.video_encoder import FRONT_FRAMES
 
 STEREO = 2
-ENCODER_COPIES = 7
+ENCODER_COPIES = 6
 """Tensors of the video encoder's widest level that are alive at once, with a convolution's workspace."""
 PADDED_COPIES = 2
-"""And with two frames of zeros in front. Together 9.2 for 17 frames and 13 for a picture: 9.2 and 11.9 were measured on
-an H200 in fp16, 8.5 and 12.2 on a CPU in fp32."""
+"""And, of a clip, with two frames of zeros in front. Together 8.2 for 17 frames and 8 for a picture: a CPU takes 6.5
+and 6.1 in fp32. An H200 took 9.2 of a clip in fp16 while the sides were padded first, which kept one more alive."""
 SOUND_COPIES = 5
 """Of the audio encoder's first stage: a unit's input, and Snake's product, sine, square and sum. 4.6 on a CPU, 5.0 on
 an H200."""
@@ -68,6 +68,7 @@ class ModelSizes:
     video_encoder: EncoderConfig | None
     video_decoder: DecoderConfig | None
     video_dtype: torch.dtype
+    video_encode_dtype: torch.dtype
     audio_encoder: AudioEncoderConfig | None
     audio_decoder: AudioDecoderConfig | None
     tile: int
@@ -85,6 +86,7 @@ def sizes_of(models: Models, task: Task) -> ModelSizes:
         video_encoder=video.config.encoder,
         video_decoder=video.config.decoder,
         video_dtype=video.dtype,
+        video_encode_dtype=video.encode_dtype,
         audio_encoder=audio.encoder,
         audio_decoder=audio.decoder,
         tile=video.tiling.size,
@@ -160,7 +162,7 @@ class MemoryEstimate:
 
 
 def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
-    shots = (video_encode_bytes(models.video_encoder, models.video_dtype, models.tile, s) for s in demand.shots)
+    shots = (video_encode_bytes(models.video_encoder, models.video_encode_dtype, models.tile, s) for s in demand.shots)
     text = models.text_encoder
     conditioning = Conditioning(
         video=max(shots, default=0),
@@ -215,7 +217,8 @@ def video_encode_bytes(config: EncoderConfig | None, dtype: torch.dtype, tile: i
         return 0
     frames = CHUNK_FRAMES if shot.frames > CHUNK_FRAMES else min(shot.frames, FRAME_OVERLAP)
     pixels = 3 * frames * shot.width * shot.height
-    copies = ENCODER_COPIES * frames + PADDED_COPIES * (frames + FRONT_FRAMES)
+    padded = frames + FRONT_FRAMES if frames > 1 else 1
+    copies = ENCODER_COPIES * frames + PADDED_COPIES * padded
     widest = int(copies * min(shot.width, tile) * min(shot.height, tile) * _widest_level(config))
     return pixels * (1 + FP32 + 2 * dtype.itemsize) + widest * dtype.itemsize
 
