@@ -11,7 +11,8 @@
     decode                saved latents -> clip, sound or pictures, without the transformer
     latents_file, extras  what may lie beside a clip
     run, diagnosis        stages, progress, stops; what a request may ask about its own run
-    room, memory_estimate  whether the weights fit; what a request takes beside them, by formulas
+    room                  whether the weights fit into the device's memory
+    memory_estimate       what a request takes of it beside them, by formulas
     faults                what a library's exception means for the job and for the process
     device, determinism   where it runs, and the numeric switches of the process
     warmup                what it runs before it says ready

@@ -52,12 +52,14 @@ class Media:
         return SoundInput(clip.file)
 
 
+def idle_run() -> Run:
+    return Run(lambda _: None, lambda: False, FIRST_GUESS)
+
+
 @pytest.fixture
 def encoder(engine) -> MediaEncoder:
     """It remembers nothing."""
-    return MediaEncoder(
-        engine.models.vaes, engine.device, MediaCache(0), Run(lambda _: None, lambda: False, FIRST_GUESS)
-    )
+    return MediaEncoder(engine.models.vaes, engine.device, MediaCache(0), idle_run())
 
 
 @pytest.fixture

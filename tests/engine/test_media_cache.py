@@ -14,7 +14,8 @@ from h3runtime.engine.conditions.media_cache import Encoded, MediaCache, MediaKe
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
 from h3runtime.engine.conditions.sound_cut import SoundCut
 from h3runtime.errors import BadMedia
-from tests.engine.conditioned import clip_reference, idle_run, image_reference, voice_reference
+from tests.engine.conditioned import clip_reference, image_reference, voice_reference
+from tests.engine.conftest import idle_run
 
 
 class Work:
