@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
+FAR: Final = 1e9
+"""Seconds, beyond the end of any clip: a later time is told as this one, since 1e308 s are no number of milliseconds."""
+
 
 def milliseconds(seconds: float) -> int:
     """What `written` can tell apart: two times that round to the same millisecond are one."""
-    return round(seconds * 1000)
+    return round(min(seconds, FAR) * 1000)
 
 
 def written(seconds: float) -> str:

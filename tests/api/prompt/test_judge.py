@@ -83,6 +83,8 @@ def test_the_schema_holds_examples_that_validate(example: dict[str, Any]) -> Non
         ((None, 3.0, 3.0), ["prompt.shots[2].at"]),
         ((None, 3.0001, 3.0004), ["prompt.shots[2].at"]),
         ((None, 5.17, 9.0), ["prompt.shots[1].at", "prompt.shots[2].at"]),
+        ((None, 1e308), ["prompt.shots[1].at"]),
+        ((1e308, 2.0), ["prompt.shots[0].at", "prompt.shots[1].at"]),
     ],
 )
 def test_times_of_shots(times: tuple[float | None, ...], wrong: list[str]) -> None:
