@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 FAR: Final = 1e9
-"""Seconds, beyond the end of any clip: a later time is told as this one, since 1e308 s are no number of milliseconds."""
+"""Seconds, beyond the end of any clip: a later time counts as this one, since 1e308 s are no number of milliseconds."""
 
 
 def milliseconds(seconds: float) -> int:
