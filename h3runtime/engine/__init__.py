@@ -12,7 +12,7 @@
     latents_file, extras  what may lie beside a clip
     run, diagnosis        stages, progress, stops; what a request may ask about its own run
     room                  whether the weights fit into the device's memory
-    memory_estimate       what a request takes of it beside them, by formulas
+    memory_estimate       what a request takes of it beside them, by memory_formulas
     faults                what a library's exception means for the job and for the process
     device, determinism   where it runs, and the numeric switches of the process
     warmup                what it runs before it says ready

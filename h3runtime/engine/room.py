@@ -7,7 +7,7 @@
 With weights of the published sizes the clip is 37,810 rows x 96,768 bytes = 3.41 GiB; measured were 3.4 GiB above the
 weights while sampling it (LOG.md, NVFP4 and INT8 alike). Larger clips need more, and tell when their time comes.
 
-`load` feeds it with everything that it is about to load; `inspection` asks what one file would take, `memory_estimate`
+`load` feeds it with everything that it is about to load; `inspection` asks what one file would take, `memory_formulas`
 what a clip of other rows would.
 """
 

@@ -17,15 +17,8 @@ from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.conditioning.presentation import Markers, assemble
 from h3runtime.core import ReferenceInput, Task
-from h3runtime.engine.memory_estimate import (
-    Conditioning,
-    MemoryEstimate,
-    Shot,
-    audio_encode_bytes,
-    text_bytes,
-    video_encode_bytes,
-    vision_bytes,
-)
+from h3runtime.engine.memory_estimate import Conditioning, MemoryEstimate
+from h3runtime.engine.memory_formulas import Shot, audio_encode_bytes, text_bytes, video_encode_bytes, vision_bytes
 from h3runtime.packing.rows import vision_rows
 from tests.conditioning import small
 from tests.engine.conditioned import clip_reference, diagnostics_of, image_reference, voice_reference
