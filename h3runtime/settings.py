@@ -146,7 +146,9 @@ class Settings(BaseSettings):
     )
     queue_limit: int = Field(16, ge=1, le=100_000, description="Jobs that may wait; one more is refused.")
     max_json_bytes: Bytes = Field(32 * MIB, description="Largest JSON body, in bytes.")
-    max_upload_bytes: Bytes = Field(512 * MIB, description="Largest multipart body, in bytes.")
+    max_upload_bytes: Bytes = Field(
+        512 * MIB, description="Largest multipart body, medium, and sum of what is fetched by URL, in bytes."
+    )
     disk_floor_bytes: int = Field(2 * GIB, ge=0, description="Free bytes below which no job is taken.")
     max_area: int = Field(
         AREA_CAP, ge=MIN_SIDE**2, description="Largest canvas, in pixels; above 1032192 is untrained."

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from h3runtime.api.judging.spec import encode_of
 from h3runtime.api.request import FormatBody, read_body
 from h3runtime.core import EncodeSettings
 from h3runtime.errors import InvalidRequest, Offence, OutputExists, invalid
@@ -39,8 +40,7 @@ def encode_settings(arguments: argparse.Namespace, offences: list[Offence]) -> E
     raw: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     read = read_body({"prompt": "-", "format": raw})
     offences += [Offence(o.field.removeprefix("format."), o.message, o.legal) for o in read.offences]
-    form = read.body.format or FormatBody()
-    return EncodeSettings(form.loudness, form.crf, form.audio_bitrate)
+    return encode_of(read.body.format or FormatBody())
 
 
 def output_path(path: Path, *, overwrite: bool) -> Path:

@@ -169,14 +169,14 @@ def test_keyframes_count_from_either_end(frames: int, data: st.DataObject) -> No
     places = data.draw(st.lists(st.integers(0, frames - 1), unique=True, max_size=6))
     signs = data.draw(st.lists(st.booleans(), min_size=len(places), max_size=len(places)))
     keyframes = [at(place - frames if back else place) for place, back in zip(places, signs, strict=True)]
-    found = resolved(frames=frames, keyframes=keyframes).guide_frames
+    found = resolved(frames=frames, keyframes=keyframes).guide_places
     assert found == {f"keyframes[{index}]": place for index, place in enumerate(places)}
 
 
 def test_guides_are_listed_in_packed_order() -> None:
     inputs = {"keyframes": [at(90), at(56)], "last_frame": MEDIUM, "first_frame": MEDIUM}
     places = {"first_frame": 0, "last_frame": 123, "keyframes[0]": 90, "keyframes[1]": 56}
-    assert list(resolved(**inputs).guide_frames.items()) == list(places.items())
+    assert list(resolved(**inputs).guide_places.items()) == list(places.items())
 
 
 FORMS: list[tuple[dict[str, Any], set[str]]] = [

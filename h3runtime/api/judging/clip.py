@@ -49,7 +49,7 @@ def judge_clip(read: ReadBody, inputs: Inputs, max_area: int, max_frames: int) -
         body, dict(_anchors(body, inputs)), max_area, max_frames, verdict, None if source is None else source.frames
     )
     judge_lengths(body, inputs, verdict)
-    guides = guides_of(body, inputs, resolved.guide_frames, resolved.frames, verdict)
+    guides = guides_of(body, inputs, resolved.guide_places, resolved.frames, verdict)
     references = references_of(body, inputs, resolved.size, resolved.frames, verdict)
     edited = source_of(body, inputs, resolved.frames, verdict)
     prompt = ""

@@ -23,7 +23,7 @@ from h3runtime.packing import geometry
 def guides_of(
     body: GenerateBody, inputs: Inputs, places: Mapping[str, int], frames: int, verdict: Verdict
 ) -> tuple[GuideInput, ...]:
-    """places: `Resolved.guide_frames`. frames: F of the target. Guides whose media couldn't be opened are left out."""
+    """places: `Resolved.guide_places`. frames: F of the target. Guides whose media couldn't be opened are left out."""
     found = [
         _continuation_or_end(body, inputs, name, frame, verdict)
         for name, frame in places.items()

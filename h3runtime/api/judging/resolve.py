@@ -19,13 +19,13 @@ from h3runtime.packing.geometry import Size
 class Resolved:
     """What the rules made of a request. Means nothing while the verdict holds offences.
 
-    guide_frames: field of each guide (`first_frame`, `keyframes[1]`) -> its frame, in the order of the packed sequence.
+    guide_places: field of each guide (`first_frame`, `keyframes[1]`) -> its frame, in the order of the packed sequence.
     """
 
     task: Task
     size: Size
     frames: int
-    guide_frames: Mapping[str, int]
+    guide_places: Mapping[str, int]
 
 
 def resolve_request(
@@ -48,7 +48,7 @@ def resolve_request(
         task=rules.judge_task(body, frames, verdict),
         size=rules.judge_canvas(body, anchors, max_area, verdict),
         frames=frames,
-        guide_frames=rules.judge_guides(body, frames, verdict),
+        guide_places=rules.judge_guides(body, frames, verdict),
     )
 
 

@@ -11,7 +11,7 @@ from h3runtime.core import CHUNK_FRAMES, MIN_FRAMES
 from h3runtime.packing import geometry
 
 
-def guide_frames(body: GenerateBody, frames: int) -> dict[str, int]:
+def guide_places(body: GenerateBody, frames: int) -> dict[str, int]:
     """Field (`first_frame`, `keyframes[1]`) -> frame of a target of F `frames`, in the order of the packed sequence.
 
     A keyframe outside the target is left out.
@@ -25,11 +25,11 @@ def guide_frames(body: GenerateBody, frames: int) -> dict[str, int]:
 
 
 def judge_guides(body: GenerateBody, frames: int, verdict: Verdict) -> dict[str, int]:
-    """`guide_frames`, with whatever is wrong about them told."""
+    """`guide_places`, with whatever is wrong about them told."""
     if "frames" not in verdict.broken:
         _judge_range(body, frames, verdict)
         _judge_continuation(body, frames, verdict)
-    found = guide_frames(body, frames)
+    found = guide_places(body, frames)
     _judge_clashes(body, found, verdict)
     return found
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from h3runtime.api.request import BODIES, INPUTS, GenerateBody, infer_task, is_given
-from h3runtime.api.rules.guides import guide_frames
+from h3runtime.api.rules.guides import guide_places
 from h3runtime.api.rules.verdict import Verdict
 from h3runtime.core import Task
 
@@ -16,7 +16,7 @@ def judge_task(body: GenerateBody, frames: int, verdict: Verdict) -> Task:
 
     References make it ref2va; else guides at both ends fl2va, at the last frame only l2va, any others i2va.
     """
-    at = guide_frames(body, frames).values()
+    at = guide_places(body, frames).values()
     first, last = 0 in at, frames - 1 in at
     inferred = infer_task(references=bool(body.references), guides=bool(at), first=first, last=last)
     if body.task is None:
