@@ -10,9 +10,10 @@ the list, and no protocol but `file` can be reached from those that are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import av
 import av.container
@@ -29,6 +30,9 @@ FORMATS = (
     *("ogg", "mp3", "aac", "flac", "wav", "w64", "aiff", "caf", "au", "amr", "ac3", "eac3"),
 )
 """Names of FFmpeg's demuxers. None of them opens a second file as used here (`enable_drefs` is off unless set)."""
+TAGS: Mapping[str, Any] = {"metadata_errors": "ignore"} if int(av.__version__.split(".")[0]) < 19 else {}
+"""Titles in no known encoding are no fault of a clip. PyAV before 19 refuses them unless told not to, later ones never
+do."""
 HEAD_BYTES = 4096
 UTF16_MARKS = b"\xff\xfe<", b"\xfe\xff\x00"
 """A web page or subtitles as Windows writes them. The mark alone may begin a sound."""
@@ -70,7 +74,8 @@ def bad_medium(field: str, why: str) -> BadMedia:
 def _opened(path: Path, field: str) -> av.container.InputContainer:
     options = {"protocol_whitelist": "file", "format_whitelist": ",".join(FORMATS)}
     try:
-        return av.open(str(path.absolute()), options=options, metadata_errors="ignore")
+        container: av.container.InputContainer = av.open(str(path.absolute()), options=options, **TAGS)
+        return container
     except (av.FFmpegError, OSError, ValueError) as error:
         if isinstance(error, MemoryError):
             raise

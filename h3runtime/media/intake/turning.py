@@ -11,7 +11,7 @@ Pixels that aren't square make the stored width wider or narrower, the height st
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import atan2, degrees
@@ -53,9 +53,10 @@ class Turning:
 
 def turning_of(frame: av.VideoFrame) -> Turning:
     """What the file says about a decoded picture; upright if it says nothing."""
-    # The container's stubs say mapping of str; it is a sequence.
-    pieces = cast("Iterable[SideData]", frame.side_data)
-    raw = next((bytes(piece) for piece in pieces if piece.type == Type.DISPLAYMATRIX), b"")
+    # Iterating gives pieces before PyAV 19 and their types since; asking for a type is the same in both. Its stubs say
+    # that types are texts.
+    pieces = cast("Mapping[Type, SideData]", frame.side_data)
+    raw = bytes(pieces.get(Type.DISPLAYMATRIX) or b"")
     if len(raw) != MATRIX_BYTES:
         return Turning()
     a, b, _, c, d = struct.unpack("=5i", raw[:20])
