@@ -85,6 +85,7 @@ def put_fault(patch: pytest.MonkeyPatch, engine: ResidentEngine, stage: str, fai
 
     if stage == "conditioning":
         patch.setattr(engine.conditioner.encoder, "encode", refuse)
+        return 0
     elif stage == "sampling":
         patch.setattr(engine.models.transformers["fl2va"], "forward", at_step(engine, 1, refuse))
         return 1

@@ -1,6 +1,7 @@
 """Both ffmpegs, fake ones, and the proof that nothing is left behind."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -48,6 +49,14 @@ def running(group: str) -> list[str]:
     return [state for state, _, its_group, *_ in fields if its_group == group and state not in "ZX"]
 
 
+def still_running(group: str, seconds: float = 5.0) -> list[str]:
+    """As `running`, once those that were killed have had the time to be scheduled and die."""
+    deadline = time.monotonic() + seconds
+    while (found := running(group)) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return found
+
+
 def children() -> set[str]:
     """Processes that this one started and has not reaped, dead or alive; other tests may have their own."""
     found = set()
@@ -68,7 +77,7 @@ def place(tmp_path: Path) -> Iterator[Path]:
     assert [p.name for p in (tmp_path / "out").iterdir() if p.suffix != ".mp4"] == []
     assert not [t.name for t in threading.enumerate() if t.name in {"clip-writer", "drain-stderr"}]
     if (tmp_path / "group").exists():
-        assert running((tmp_path / "group").read_text().strip()) == []
+        assert still_running((tmp_path / "group").read_text().strip()) == []
     assert children() <= before
 
 

@@ -28,7 +28,6 @@ from h3runtime.media import delivery, process
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.mux import QUEUED_CHUNKS, ClipShape, ClipWriter, Limits
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
-from tests.media.conftest import running
 
 SHORT = Limits(stall=0.4, finish=5.0)
 
@@ -317,10 +316,7 @@ with ClipWriter(tool, place / "out" / "a.mp4", place / "scratch", ClipShape(64, 
     os.kill(os.getpid(), signal.SIGKILL)
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
-    deadline = time.monotonic() + 10
-    while running((place / "group").read_text().strip()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert running((place / "group").read_text().strip()) == []
+    assert still_running((place / "group").read_text().strip(), 10) == []
     assert nothing_out(place)
     for folder in (place / "scratch").iterdir():
         shutil.rmtree(folder)

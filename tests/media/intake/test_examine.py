@@ -18,7 +18,7 @@ from PIL import Image
 
 from h3runtime.errors import BadMedia, InternalError
 from h3runtime.media.intake.examine import Ask, Limits, Measured, measure, verify
-from tests.media.conftest import running
+from tests.media.conftest import still_running
 from tests.media.made import damage, make_clip, make_sound, picture, tone
 
 Answers = dict[str, Measured | BadMedia]
@@ -255,7 +255,7 @@ def test_a_crash_and_a_hang_are_faults_of_their_own_medium(sick: Path, folder: P
     assert str(answers[1]) == "references[1].source: it crashed the program that reads it"
     assert str(answers[3]) == "references[3].source: it takes too long to read"
     assert str(answers[4]) == f"references[4].source: {Limits().memory_bytes}"
-    assert running((sick / "group").read_text()) == []
+    assert still_running((sick / "group").read_text()) == []
 
 
 def test_a_child_that_cannot_start_is_no_fault_of_a_medium(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
