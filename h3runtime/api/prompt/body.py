@@ -90,7 +90,7 @@ def _list_of(least: int, most: int) -> Callable[[Any], Any]:
         if not isinstance(value, list | tuple):
             raise refusal("is not a list", legal)
         if not least <= len(value) <= most:
-            raise refusal(f"has {len(value)} entries", legal)
+            raise refusal(f"has {len(value)} items", legal)
         return tuple(value)
 
     return judged

@@ -57,4 +57,8 @@ def read_bitrate(value: Any) -> int:
 
 def read_diagnostics(value: Any) -> Any:
     """`true` is an object without wishes, `false` is none."""
-    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+    if isinstance(value, bool):
+        return {} if value else None
+    if not isinstance(value, dict):
+        raise refusal(f"{shown(value)} is neither true, false nor an object", 'true, false or {"latents": true}')
+    return value

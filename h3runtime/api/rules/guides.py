@@ -59,7 +59,8 @@ def _judge_continuation(body: GenerateBody, frames: int, verdict: Verdict) -> No
     if body.continue_from is None:
         return
     count = body.continue_from.frames
-    if geometry.is_legal_frames(count) and count < frames:
+    is_legal = geometry.is_legal_frames(count)
+    if is_legal and count < frames:
         return
     near = " or ".join(str(legal) for legal in geometry.legal_neighbours(count, frames - CHUNK_FRAMES))
     if not near:
@@ -67,4 +68,5 @@ def _judge_continuation(body: GenerateBody, frames: int, verdict: Verdict) -> No
         verdict.refuse("continue_from.frames", told, f"a clip of more than {MIN_FRAMES} frames")
         return
     legal = f"17n+5 from {MIN_FRAMES}, fewer than the clip's {frames}: {near}"
-    verdict.refuse("continue_from.frames", f"{count} is not a legal length; try {near}", legal)
+    told = f"{count} frames would fill the clip" if is_legal else f"{count} is not a legal length"
+    verdict.refuse("continue_from.frames", f"{told}; try {near}", legal)

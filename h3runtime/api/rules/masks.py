@@ -5,6 +5,8 @@ Whether the source has a sound is judged at admission, which measures it.
 
 from __future__ import annotations
 
+from math import floor
+
 from h3runtime.api.request import GenerateBody, MaskSpanBody
 from h3runtime.api.rules.verdict import Verdict
 from h3runtime.core import FPS
@@ -24,11 +26,13 @@ def judge_masks(body: GenerateBody, frames: int, verdict: Verdict) -> None:
 
 
 def _judge_range(spans: list[tuple[int, MaskSpanBody]], seconds: float, verdict: Verdict) -> None:
+    # Cut, not rounded: what is told must be legal when it is sent.
+    legal = f"seconds, 0..{floor(seconds * 1000) / 1000:g}"
     for index, span in spans:
         for name, at in (("start", span.start), ("end", span.end)):
             if at > seconds:
                 told = f"{at:g} is beyond the end of the clip"
-                verdict.refuse(f"masks.audio[{index}].{name}", told, f"seconds, 0..{seconds}")
+                verdict.refuse(f"masks.audio[{index}].{name}", told, legal)
 
 
 def _judge_overlaps(spans: list[tuple[int, MaskSpanBody]], verdict: Verdict) -> None:
