@@ -23,7 +23,7 @@ from h3runtime.api.request import MAX_MEDIA, GenerateBody
 from h3runtime.core import MediaFile
 from h3runtime.errors import BadMedia, Offence, invalid
 from h3runtime.media.intake.examine import Ask, Measured, measure, verify
-from h3runtime.media.intake.moving_picture import is_moving
+from h3runtime.media.intake.moving_picture import picture_kind
 from h3runtime.media.pictures import measure_picture
 from h3runtime.packing.geometry import Size
 
@@ -40,7 +40,7 @@ def open_inputs(body: GenerateBody, intake: Intake, jobs: JobClips | None, fault
     for item in wanted:
         with faults.collect():
             file = _taken(item, intake, jobs)
-            files[item.field] = item.kind or _kind_of_mask(file), file
+            files[item.field] = item.kind or _kind_of_mask(file.path), file
     pictures = _measured_pictures([file for kind, file in files.values() if kind == "picture"], faults)
     asks = [Ask(file.path, file.field, kind) for kind, file in files.values() if kind != "picture"]
     found = _answers(measure, asks, faults)
@@ -74,13 +74,9 @@ def _taken(item: Wanted, intake: Intake, jobs: JobClips | None) -> MediaFile:
         raise jobs.gone(item.job, item.field) from None
 
 
-def _kind_of_mask(file: MediaFile) -> Kind:
-    try:
-        # An animation is a clip, and so is all that is no picture; what is a picture that stands still is an error.
-        is_moving(file.path, file.field)
-    except BadMedia:
-        return "picture"
-    return "clip"
+def _kind_of_mask(path: Path) -> Kind:
+    """An animation is a clip, and so is all that is no picture: whoever reads clips says what is wrong with it."""
+    return "picture" if picture_kind(path) == "still" else "clip"
 
 
 def _measured_pictures(files: Sequence[MediaFile], faults: Faults) -> dict[str, OpenedPicture]:

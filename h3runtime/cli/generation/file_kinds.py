@@ -7,17 +7,13 @@ from typing import Literal
 
 from h3runtime.errors import BadMedia
 from h3runtime.media.intake.containers import opened_medium, picture_stream, sound_stream
-from h3runtime.media.intake.moving_picture import is_moving
+from h3runtime.media.intake.moving_picture import picture_kind
 
 
 def kind_of(path: Path) -> Literal["image", "video", "audio"] | None:
     """None for a file that is none of them, or isn't there. Headers are read; the rest is judged with the request."""
-    try:
-        if is_moving(path, "file"):
-            return "video"
-    except BadMedia:
-        # It says so of a picture that stands still.
-        return "image"
+    if (kind := picture_kind(path)) is not None:
+        return "video" if kind == "moving" else "image"
     try:
         with opened_medium(path, "file") as container:
             if picture_stream(container) is not None:

@@ -12,6 +12,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,17 +38,22 @@ class MovingPicture:
         return self.pixels
 
 
-def is_moving(path: Path, field: str) -> bool:
-    """Whether this module reads the file. `BadMedia` for a still picture; False for what is no picture."""
+def picture_kind(path: Path) -> Literal["still", "moving"] | None:
+    """By its header; None for whatever is no picture that can be read."""
     try:
         with path.open("rb") as file, identify(file) as image:
-            is_animation = image.format in MOVING and getattr(image, "n_frames", 1) > 1
+            return "moving" if image.format in MOVING and getattr(image, "n_frames", 1) > 1 else "still"
     except Exception:
-        # Whatever it is, it isn't a picture that can be read: whoever reads clips says what is wrong with it.
-        return False
-    if not is_animation:
+        # Pillow raises nearly anything on a hostile file; whoever reads clips says what is wrong with it.
+        return None
+
+
+def is_moving(path: Path, field: str) -> bool:
+    """Whether this module reads the file, asked of what should be a clip or a sound. `BadMedia` for a still picture."""
+    kind = picture_kind(path)
+    if kind == "still":
         raise bad_medium(field, "it is a still picture, not a clip or a sound")
-    return True
+    return kind == "moving"
 
 
 def moving_pictures(path: Path, field: str, max_pixels: int) -> Generator[MovingPicture, None, None]:
