@@ -28,6 +28,7 @@ from h3runtime.media import delivery, process
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.mux import QUEUED_CHUNKS, ClipShape, ClipWriter, Limits
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
+from tests.media.conftest import still_running
 
 SHORT = Limits(stall=0.4, finish=5.0)
 
