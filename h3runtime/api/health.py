@@ -10,6 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from h3runtime import __version__
+from h3runtime.api.judging.clip import MAX_TEXT_ROWS
 from h3runtime.core import (
     MIN_FRAMES,
     MIN_SIDE,
@@ -178,6 +179,7 @@ def _limits(settings: Settings) -> dict[str, int]:
         "side_multiple": SIDE_MULTIPLE,
         "max_frames": settings.max_frames,
         "min_frames": MIN_FRAMES,
+        "max_text_rows": MAX_TEXT_ROWS,
         "max_json_bytes": settings.max_json_bytes,
         "max_upload_bytes": settings.max_upload_bytes,
         "queue_limit": settings.queue_limit,

@@ -37,7 +37,7 @@ def test_ready_tells_what_the_engine_is(server: Running) -> None:
         "unavailable": {"sage2": "no GPU"},
     }
     assert state["device"] == "cpu"
-    assert state["limits"]["max_frames"] == 362
+    assert (state["limits"]["max_frames"], state["limits"]["max_text_rows"]) == (362, 30_000)
     assert state["startup"]["load_seconds"] == {"transformer": 0.5}
     assert state["startup"]["load_bytes_per_second"] == {"transformer": 20.0}
     assert state["loading"] is None
