@@ -1,7 +1,6 @@
 """The commands as a person types them: one line of JSON, an MP4, two lines for an error, nothing left behind."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -13,16 +12,7 @@ import pytest
 from PIL import Image
 
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
-
-TIMEOUT = 120
-
-
-def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("H3_")}
-    command = [sys.executable, "-m", "h3runtime", *arguments]
-    return subprocess.run(
-        command, cwd=folder, env={**clean, **environment}, capture_output=True, text=True, timeout=TIMEOUT
-    )
+from tests.e2e.commands import TIMEOUT, run
 
 
 def succeed(*arguments: str, folder: Path) -> dict:
