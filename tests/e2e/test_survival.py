@@ -86,10 +86,10 @@ def put_fault(patch: pytest.MonkeyPatch, engine: ResidentEngine, stage: str, fai
     if stage == "conditioning":
         patch.setattr(engine.conditioner.encoder, "encode", refuse)
         return 0
-    elif stage == "sampling":
+    if stage == "sampling":
         patch.setattr(engine.models.transformers["fl2va"], "forward", at_step(engine, 1, refuse))
         return 1
-    elif stage == "audio_decode":
+    if stage == "audio_decode":
         patch.setattr(engine.models.vaes.audio, "decode", refuse)
     elif stage == "video_decode":
         patch.setattr(engine.models.vaes.video, "decode_chunks", refuse)
