@@ -204,6 +204,9 @@ def test_all_entries_are_judged_and_told_by_their_index(media: Path, tmp_path: P
         {"prompt": "x", "seconds": 1, "width": 128, "height": 64},
         {"prompt": "x", "seconds": 1, "task": "t2va"},
         {"prompt": "x", "seconds": 1, "continue_from": {"frames": 6}},
+        {"prompt": "x", "seconds": None, "overwrite": None},
+        {"prompt": "x", "frames": None},
+        {"prompt": "x", "seconds": 1e308},
     ]
     told = faults(tmp_path, entries)
     assert list(told) == [
@@ -220,6 +223,10 @@ def test_all_entries_are_judged_and_told_by_their_index(media: Path, tmp_path: P
         "[7].task",
         "[7].continue_from",
         "[8].continue_from.frames",
+        "[9].seconds",
+        "[9].overwrite",
+        "[10].frames",
+        "[11].seconds",
     ]
     assert "480 frames and an overlap of 22" in told["[2].seconds"]
 

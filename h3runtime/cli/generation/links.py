@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from h3runtime.api.request import CONTINUED_FRAMES, MEDIA
+from h3runtime.api.request import CONTINUED_FRAMES, MEDIA, NULLABLE
 from h3runtime.api.rules.length import DEFAULT_FRAMES
 from h3runtime.core import FPS
 from h3runtime.errors import Offence
@@ -26,6 +26,9 @@ WHOLE = {
     "save_latents": "none: no clip of a chain is kept by itself",
 }
 """Fields that are about the file that is made, of which a chain has one -> what is meant for it."""
+LENGTHS = ("seconds", "frames")
+LONGEST = 86_400
+"""Seconds that an entry may ask for: more than any machine makes at once, and few enough digits to be told."""
 LINK_LEGAL = '{"frames": 17n+5, "audio": true or false}, false for a hard cut, or a medium'
 
 
@@ -45,6 +48,11 @@ def wish_of(entry: Mapping[str, Any], *, is_first: bool) -> tuple[Wish, list[Off
     """What is wrong is told under the names of the entry's own fields, and stands for its default meanwhile."""
     rest = dict(entry)
     offences = [
+        Offence(name, "null is not a value here", "a value, or leave the field out")
+        for name in (*LENGTHS, *WHOLE)
+        if name in rest and rest[name] is None and name not in NULLABLE
+    ]
+    offences += [
         Offence(name, "is not of one clip of a chain", f"left out; for the whole: {meant}")
         for name, meant in WHOLE.items()
         if rest.pop(name, None) is not None
@@ -70,13 +78,15 @@ def _seconds(seconds: Any, frames: Any, offences: list[Offence]) -> Fraction:
     if seconds is not None and frames is not None:
         offences.append(Offence("frames", "says again how long the clip is", "seconds or frames"))
     if seconds is not None:
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds < float("inf"):
-            offences.append(Offence("seconds", f"{seconds!r:.60} is no length", "a number above 0"))
+        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 < seconds <= LONGEST:
+            legal = f"a number above 0, at most {LONGEST}"
+            offences.append(Offence("seconds", f"{seconds!r:.60} is no length", legal))
             return default
         return exact(seconds)
     if frames is not None:
-        if isinstance(frames, bool) or not isinstance(frames, int) or frames < 1:
-            offences.append(Offence("frames", f"{frames!r:.60} is no length", "a whole number from 1; or seconds"))
+        if isinstance(frames, bool) or not isinstance(frames, int) or not 0 < frames <= LONGEST * FPS:
+            legal = f"a whole number, 1..{LONGEST * FPS}; or seconds"
+            offences.append(Offence("frames", f"{frames!r:.60} is no length", legal))
             return default
         return Fraction(frames, FPS)
     return default
