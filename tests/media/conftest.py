@@ -1,6 +1,5 @@
 """Both ffmpegs, fake ones, and the proof that nothing is left behind."""
 
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -11,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
+from h3runtime.media.worker import Worker
 
 
 @pytest.fixture(scope="session")
@@ -67,15 +67,22 @@ def children() -> set[str]:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder with `out/` and `scratch/` that must hold nothing but finished clips afterwards, and nobody at work."""
     for name in ("out", "scratch"):
         (tmp_path / name).mkdir()
-    before = children()
+    before, workers = children(), []
+    start = Worker.start
+
+    def started(worker: Worker) -> None:
+        workers.append(worker)
+        start(worker)
+
+    monkeypatch.setattr(Worker, "start", started)
     yield tmp_path
     assert list((tmp_path / "scratch").iterdir()) == []
     assert [p.name for p in (tmp_path / "out").iterdir() if p.suffix != ".mp4"] == []
-    assert not [t.name for t in threading.enumerate() if t.name in {"clip-writer", "drain-stderr"}]
+    assert not any(worker.is_alive() for worker in workers)
     if (tmp_path / "group").exists():
         assert still_running((tmp_path / "group").read_text().strip()) == []
     assert children() <= before
