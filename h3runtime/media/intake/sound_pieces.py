@@ -7,7 +7,8 @@ Any container and codec that PyAV's FFmpeg reads. `sound_in` makes 32 kHz stereo
     a gap, or time that goes back, of more than 0.1 s     silence, or what is said twice cut off; less is jitter
     the zero          the first sample, in a file without pictures
 
-A sound that changes its rate or its channels on the way is refused, and one that holds values that aren't finite.
+A sound that changes its rate or its channels on the way is refused, and one that holds values that aren't finite or so
+far beyond full scale that they can't be meant.
 Undecodable packets are forgiven before the first sound and after the last (tags at the ends of MP3 files), not between.
 """
 
@@ -31,6 +32,8 @@ JITTER = Fraction(1, 10)
 """Seconds by which times may be off from the count of samples; FFmpeg's own resampler forgives as much."""
 LONGEST_GAP = 3600
 """Seconds of silence that times may ask for."""
+LOUDEST = 100.0
+"""Full scales, +40 dB: what a careless mix in floats stays far below. 1e30 is finite, and nothing after it would be."""
 FORGIVEN = 3
 """Undecodable packets after the last sound."""
 
@@ -88,8 +91,7 @@ def _placed(
     place: _Place | None = None
     for frame in frames:
         samples, rate, time = _as_float(frame), frame.sample_rate, _time(frame)
-        if not np.isfinite(samples).all():
-            raise bad_medium(field, "its sound holds values that are not finite")
+        _require_usable(samples, field)
         place = place or _Place(rate, time if zero is None else zero)
         off = place.off(time)
         if off > LONGEST_GAP * rate:
@@ -115,6 +117,13 @@ class _Place:
             return 0
         off = round((time - self.zero) * self.rate) - (self.due or 0)
         return 0 if self.due is not None and abs(off) <= JITTER * self.rate else off
+
+
+def _require_usable(samples: NDArray[np.float32], field: str) -> None:
+    if not np.isfinite(samples).all():
+        raise bad_medium(field, "its sound holds values that are not finite")
+    if np.abs(samples).max(initial=0.0) > LOUDEST:
+        raise bad_medium(field, f"its sound goes beyond {LOUDEST:g} times full scale")
 
 
 def _time(frame: av.AudioFrame) -> Fraction | None:
