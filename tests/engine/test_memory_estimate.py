@@ -64,7 +64,7 @@ def small_chunks(monkeypatch) -> None:
     monkeypatch.setattr(layers, "CHUNK_BYTES", BUDGET)
 
 
-@pytest.mark.parametrize("rows", [2_000, 8_000, 30_000])
+@pytest.mark.parametrize("rows", [2_000, 8_000, 16_000])
 def test_a_text_takes_what_is_estimated(encoder, rows) -> None:
     given = assemble([[1] * rows])
     assert_estimated(allocated(lambda: encoder.encode(given)), text_bytes(CONFIG, rows, 0, widened=False))
