@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import sys
 import threading
 from types import FrameType
 
@@ -29,6 +30,8 @@ ENGINE = "h3runtime.engine:create"
 """Called in the engine process as `create(settings, threads)`. Named, not imported: no torch in this process."""
 CLOSE_SECONDS = 3
 """What open connections get to finish once everything else has ended. Without a limit one stream blocks the exit."""
+LEFT_SECONDS = 0.5
+"""What a thread gets to end when everything else has."""
 BACKLOG = 128
 
 log = structlog.get_logger("h3runtime.serve")
@@ -49,7 +52,19 @@ def serve(settings: Settings, factory: str = ENGINE) -> int:
         service.supervisor.kill()
         service.close()
     log.info("stopped")
+    _abandon_threads()
     return 0
+
+
+def _abandon_threads() -> None:
+    """End without the threads that still judge media: a slow medium may hold one for minutes, past every deadline. What
+    reads it in a child ends with its pipe."""
+    rest = [t for t in threading.enumerate() if not t.daemon and t is not threading.main_thread()]
+    for thread in rest:
+        thread.join(LEFT_SECONDS)
+    if any(thread.is_alive() for thread in rest):
+        sys.stdout.flush()
+        os._exit(0)
 
 
 def _configure_logs(settings: Settings) -> None:

@@ -17,7 +17,7 @@ from ulid import ULID
 from h3runtime import __version__
 from h3runtime.api.admission import Admission
 from h3runtime.api.answers import output_seconds
-from h3runtime.api.body import read_delivery
+from h3runtime.api.body import Delivery, read_delivery
 from h3runtime.core import EngineFacts
 from h3runtime.errors import DiskFull, Draining, Loading, NotReady
 from h3runtime.jobs.engine_process import EngineRecipe
@@ -32,6 +32,10 @@ from h3runtime.settings import Settings
 
 ADMISSIONS = 16
 """Requests that are judged at once. Fetching and decoding take their time, and others need threads to send clips."""
+
+DRAIN_POLL = 0.5
+"""Seconds between looks at whether the server drains, while a request is judged."""
+SHUTTING_DOWN = "the server is shutting down and takes no new jobs"
 
 
 class Service:
@@ -68,13 +72,24 @@ class Service:
         try:
             await run_sync(self.folders.restore)
             delivery = await read_delivery(content_type, stream, folder, self.settings.max_json_bytes)
-            return await run_sync(self._admission.admit, delivery, facts, limiter=self._admitting)
+            return await self._admitted(delivery, facts)
         except OSError as error:
             if error.errno in FULL:
                 raise DiskFull("the disk has no room for what the request holds") from error
             raise
         finally:
             await run_sync(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+    async def _admitted(self, delivery: Delivery, facts: EngineFacts) -> Job:
+        """What admission says of it; `Draining` as soon as no job can come of it, however long its media take."""
+        judging = asyncio.ensure_future(run_sync(self._admission.admit, delivery, facts, limiter=self._admitting))
+        while not judging.done():
+            await asyncio.wait({judging}, timeout=DRAIN_POLL)
+            if self.queue.closed and not judging.done():
+                # Its thread can't be ended: what it comes to is nobody's any more.
+                judging.cancel()
+                raise Draining(SHUTTING_DOWN)
+        return judging.result()
 
     async def wait(self, job_id: str, seconds: float | None) -> Job:
         """The job when it has ended, or as it is after `seconds`."""
@@ -98,7 +113,7 @@ class Service:
         """What the engine can do; the error that says why there is none to ask."""
         state = self.state
         if self.queue.closed and state.status is not EngineStatus.DEAD:
-            raise Draining("the server is shutting down and takes no new jobs")
+            raise Draining(SHUTTING_DOWN)
         if state.status is EngineStatus.DEAD:
             raise NotReady("the engine is dead; /ready says why")
         if state.status is not EngineStatus.READY or state.facts is None:

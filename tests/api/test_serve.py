@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,11 +20,12 @@ from typing import Any
 import httpx2
 import pytest
 
+from h3runtime.api.admission import Admission
 from h3runtime.api.serve import _listen
 from h3runtime.errors import SettingsError
 from h3runtime.jobs.files import Folders
 from h3runtime.settings import Settings
-from tests.api.server import PATIENCE, SMALL
+from tests.api.server import PATIENCE, SMALL, running
 
 PROGRAM = """
 import sys
@@ -198,3 +200,35 @@ def test_a_second_server_on_a_data_folder_refuses(tmp_path: Path) -> None:
         Folders(Settings(data_dir=tmp_path))
     first.close()
     Folders(Settings(data_dir=tmp_path)).close()
+
+
+def test_a_request_whose_media_are_still_judged_is_refused_by_a_drain(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun, end = threading.Event(), threading.Event()
+
+    def judge_long(*_: Any) -> None:
+        begun.set()
+        end.wait(10)
+
+    monkeypatch.setattr(Admission, "admit", judge_long)
+    with running(tmp_path) as server, ThreadPoolExecutor(1) as clients:
+        answer = clients.submit(server.client.post, "/generate", json={"prompt": "x"})
+        assert begun.wait(10)
+        server.service.queue.close()
+        try:
+            assert (answer.result(5).status_code, answer.result().json()["code"]) == (503, "draining")
+        finally:
+            end.set()
+
+
+def test_a_thread_that_judges_does_not_hold_up_the_end() -> None:
+    program = """
+import threading, time
+from h3runtime.api.serve import _abandon_threads
+threading.Thread(target=time.sleep, args=(60,)).start()
+print("stopped")
+_abandon_threads()
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout) == (0, "stopped\n")
