@@ -32,7 +32,7 @@ STEREO = 2
 ENCODER_COPIES = 6
 """Tensors of the video encoder's widest level that are alive at once, with a convolution's workspace."""
 PADDED_COPIES = 2
-"""And, of a clip, with two frames of zeros in front. Together 8.2 for 17 frames and 8 for a picture: a CPU takes 6.5
+"""And, of a clip, with two frames of zeros in front. Together 8.2 for 17 frames and 8 for a picture: a CPU takes 6.2
 and 6.1 in fp32. An H200 took 9.2 of a clip in fp16 while the sides were padded first, which kept one more alive."""
 SOUND_COPIES = 5
 """Of the audio encoder's first stage: a unit's input, and Snake's product, sine, square and sum. 4.6 on a CPU, 5.0 on
