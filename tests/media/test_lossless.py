@@ -19,9 +19,9 @@ def noise(frames: int, width: int, height: int) -> NDArray[np.uint8]:
 
 
 def waveform(samples: int) -> NDArray[np.float32]:
-    """Values beyond full scale, denormal ones and both zeros too."""
+    """Values far beyond full scale, as far as a sound may go, denormal ones and both zeros too."""
     wide = np.random.default_rng(samples).normal(0, 2, (2, samples)).astype(np.float32)
-    wide[:, :4] = [[0.0, -0.0, 1e-40, 3e38][:samples]] * 2
+    wide[:, :4] = [[0.0, -0.0, 1e-40, 99.0][:samples]] * 2
     return wide
 
 
