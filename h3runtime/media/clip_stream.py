@@ -144,7 +144,9 @@ def _pictures(container: av.container.InputContainer, spans: dict[int, _Span], f
     span = spans[stream.index]
     if not (stream.width and stream.height and span.packets):
         raise _bad(field, "its pictures can't be decoded")
-    return PictureOutline(stream.width, stream.height, stream.average_rate or Fraction(0), span.packets, span.start)
+    # A fraction of PyAV's own since 19, which can be compared but hardly computed with.
+    rate = Fraction(stream.average_rate or 0)
+    return PictureOutline(stream.width, stream.height, rate, span.packets, span.start)
 
 
 def _sound(
