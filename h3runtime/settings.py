@@ -209,7 +209,8 @@ class Settings(BaseSettings):
         ((64, 64, 5),), description="WIDTHxHEIGHTxFRAMES that are run before the server is ready, comma-separated."
     )
     vae_dtype: Annotated[Literal["float16", "float32"], BeforeValidator(_vae_dtype)] = Field(
-        "float16", description="Number format of the video VAE: float16 or float32."
+        "float16",
+        description="Number format of the video VAE: float16 or float32. A CPU encodes in float32 either way.",
     )
     vae_tile_size: int = Field(
         TRAINED_TILE, ge=64, le=4096, multiple_of=16, description="Decoder tile in pixels; only 256 was trained."

@@ -29,6 +29,18 @@ def test_a_stream_gives_the_bits_of_the_whole_clip(frames, dtype) -> None:
     assert torch.equal(vae.encode_stream(one_by_one(pixels), frames), vae.encode_clip(pixels))
 
 
+@pytest.mark.parametrize("frames", [1, 5, 17])
+def test_a_cpu_encodes_in_fp32_with_the_weights_as_they_are_stored(frames) -> None:
+    """Bit for bit what the same weights, widened beforehand, give; and fp32 latents that fp16 arithmetic would miss."""
+    halved, widened = small_vae(torch.float16), small_vae()
+    widened.load_state_dict({name: tensor.float() for name, tensor in halved.state_dict().items()})
+    latents = halved.encode_clip(pixels_of(frames))
+    want = widened.encode_moments(pixels_of(frames))
+    assert torch.equal(halved.encode_moments(pixels_of(frames)), want)
+    assert halved.encode_dtype == latents.dtype == torch.float32
+    assert not torch.equal(want, want.half().float())
+
+
 def test_a_frame_may_be_overwritten_once_it_is_taken(vae) -> None:
     pixels = pixels_of(22)
     screen = np.empty((32, 32, 3), dtype=np.uint8)
