@@ -224,7 +224,8 @@ class LoadProgress:
 class Progress:
     """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `audio_decode`, `video_decode`,
     `mux` or `done`, and `queued` before any engine has the job; `step` of `steps` counts within the stage; `fraction`
-    0..1 is of the whole and never falls. `loading` is given in that stage."""
+    0..1 is of the whole and never falls. `loading` is given in that stage. `preview`: a cheap look at the clip, a
+    PNG, at most once a step while sampling."""
 
     stage: str
     step: int = 0
@@ -232,6 +233,7 @@ class Progress:
     fraction: float = 0.0
     eta_seconds: float | None = None
     loading: LoadProgress | None = None
+    preview: bytes | None = field(default=None, repr=False)
 
 
 OnProgress = Callable[[Progress], None]
@@ -338,21 +340,39 @@ class TailRequest:
     frames: int
 
 
+Container = Literal["mp4", "mov", "mkv", "webm"]
+VideoCodec = Literal["h264", "hevc", "vp9", "av1"]
+PixelFormat = Literal["yuv420p", "yuv444p", "yuv420p10le"]
+AudioCodec = Literal["aac", "opus", "flac", "pcm_s16le"]
+
+
 @dataclass(frozen=True, slots=True)
 class EncodeSettings:
-    """How the clip is written (service-contract, `format`)."""
+    """How the clip is written (service-contract, `format`); a combination that its container holds.
 
-    loudness: Literal["comfyui", "none"] = "comfyui"
+    audio_bitrate: bits a second. sample_rate: Hz. fps: pictures a second; another than 24 drops or repeats pictures by
+    their time and keeps the duration. loudness: the rule of conditioning contract §5.6, or none.
+    """
+
+    container: Container = "mp4"
+    video_codec: VideoCodec = "h264"
     crf: int | None = None
+    pixel_format: PixelFormat = "yuv420p"
+    audio_codec: AudioCodec = "aac"
     audio_bitrate: int | None = None
+    sample_rate: Literal[32_000, 44_100, 48_000] = 32_000
+    fps: float = FPS
+    loudness: Literal["comfyui", "none"] = "comfyui"
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateSpec:
-    """One clip to make, every value resolved; nothing in it needs judging again.
+    """One request, every value resolved; nothing in it needs judging again.
 
-    prompt: the assembled text, as the text encoder reads it. guides: in the order of the packed sequence. output: where
-    the finished file goes, absolute. scratch: a folder for temporary files on the same file system.
+    prompt: the assembled text, as the text encoder reads it. guides: in the order of the packed sequence. n: clips to
+    make of the same conditions, with seeds seed + i; where there are several, clip i goes to `variant_path(output, i)`.
+    output: where the finished file goes, absolute. scratch: a folder for temporary files on the same file system. tail:
+    of the first clip.
     request: the client's own words, echoed into saved latents; never logged.
     """
 
@@ -365,6 +385,7 @@ class GenerateSpec:
     sampling: SamplerSettings
     output: Path
     scratch: Path
+    n: int = 1
     guides: tuple[GuideInput, ...] = ()
     references: tuple[ReferenceInput, ...] = ()
     source: SourceInput | None = None
@@ -379,6 +400,11 @@ class GenerateSpec:
     request: Mapping[str, Any] = field(default_factory=dict)
 
 
+def variant_path(output: Path, index: int, n: int) -> Path:
+    """Where clip `index` of `n` goes: `cat.mp4`, or `cat-0.mp4`, `cat-1.mp4` of several (service-contract, `n`)."""
+    return output if n == 1 else output.with_name(f"{output.stem}-{index}{output.suffix}")
+
+
 @dataclass(frozen=True, slots=True)
 class Check:
     """What one look at the result found: figures, and findings of level `warn` or `fail`."""
@@ -389,7 +415,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Clip:
-    """A finished clip and the facts about it; what `Engine.generate` returns."""
+    """A finished clip and the facts about it; what `Engine.generate` returns. variants: the further clips of a request
+    that asked for several, in order; figures of time and memory are the whole request's and stand in the first."""
 
     output: Path
     sha256: str
@@ -408,6 +435,39 @@ class Clip:
     warnings: tuple[str, ...] = ()
     latents_output: Path | None = None
     diagnostics: Mapping[str, Any] | None = None
+    variants: tuple[Clip, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a request asks of each stage, in operations (multiply and add count as two; of `mux`, pixels). The same
+    work takes the same time on one machine, whatever the request looks like: what predictions are made of."""
+
+    stages: Mapping[str, float]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    """How long each stage took, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a request would take, by its sizes alone: nothing is computed or allocated.
+
+    rows: packed rows by `SegmentKind`. memory: bytes by part, for people. peak_bytes: of them all at the worst moment,
+    weights included. capacity_bytes: what this engine may have where it computes: what it holds plus what is free
+    (a discrete card's own memory, else MemAvailable). would_fit: what to ask for instead, "" if it fits.
+    """
+
+    rows: Mapping[str, int]
+    forwards: int
+    work: Work
+    memory: Mapping[str, int]
+    peak_bytes: int
+    capacity_bytes: int
+    would_fit: str = ""
+
+    @property
+    def fits(self) -> bool:
+        return self.peak_bytes <= self.capacity_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -451,7 +511,7 @@ class EngineFacts:
     """What a loaded engine says of itself, once; plain values, so that the API can show them without torch.
 
     checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`, by the
-    FL2VA transformer where there are both.
+    FL2VA transformer where there are both. warm_up: how long the warm-up clips took, a first history.
     """
 
     device: str
@@ -462,6 +522,7 @@ class EngineFacts:
     startup: Mapping[str, float]
     memory: Mapping[str, int]
     warnings: tuple[str, ...] = ()
+    warm_up: tuple[Work, ...] = ()
 
     def loads(self) -> dict[str, dict[str, float]]:
         """`load_seconds` and `load_bytes_per_second` by component; two transformers count together."""
@@ -482,5 +543,9 @@ class Engine(Protocol):
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip: ...
 
     def facts(self) -> EngineFacts: ...
+
+    def estimate(self, spec: GenerateSpec) -> Estimate:
+        """From any thread, also while `generate` runs; no work on the device. BadMedia for a file that is gone."""
+        ...
 
     def close(self) -> None: ...

@@ -2,16 +2,21 @@
 
     H3Error                          code, HTTP status, message, offending fields
     ├── InvalidRequest               422 invalid_request      the request breaks a rule; lists every offender
-    │   └── BadMedia                 422 bad_media            a picture, clip or sound that can't be used
+    │   ├── BadMedia                 422 bad_media            a picture, clip or sound that can't be used
+    │   ├── IdempotencyMismatch      422 idempotency_mismatch the same Idempotency-Key with another body
+    │   └── TooLargeForMemory        422 out_of_memory_predicted
     ├── MalformedRequest             400 malformed_request    not JSON, broken multipart
+    ├── Unauthorized                 401 unauthorized         no key, or one that this server doesn't know
     ├── NotFound                     404 not_found
-    │   └── JobNotFound              404 job_not_found
+    │   ├── JobNotFound              404 job_not_found
+    │   └── ModelNotFound            404 model_not_found
     ├── MethodNotAllowed             405 method_not_allowed
     ├── NotFinished                  409 not_finished         a job's content was asked for before it is there
     ├── OutputExists                 409 output_exists
     ├── OutputExpired                410 output_expired
     ├── BodyTooLarge                 413 body_too_large
     ├── UnsupportedMediaType         415 media_type
+    ├── RateLimited                  429 rate_limited
     ├── InternalError                500 internal             our bug; carries no detail of it
     ├── NotReady                     503
     │   ├── Loading                  503 loading
@@ -80,6 +85,20 @@ class BadMedia(InvalidRequest):
     code, status, title = "bad_media", 422, "A medium can't be used"
 
 
+class IdempotencyMismatch(InvalidRequest):
+    code, status, title = "idempotency_mismatch", 422, "The key was used for another request"
+
+
+class TooLargeForMemory(InvalidRequest):
+    """The predicted peak is above what the engine may have; says both and what would fit."""
+
+    code, status, title = "out_of_memory_predicted", 422, "The request would not fit into memory"
+
+
+class Unauthorized(H3Error):
+    code, status, title = "unauthorized", 401, "A key is needed"
+
+
 class MalformedRequest(H3Error):
     code, status, title = "malformed_request", 400, "The request can't be read"
 
@@ -90,6 +109,10 @@ class NotFound(H3Error):
 
 class JobNotFound(NotFound):
     code, status, title = "job_not_found", 404, "No such job"
+
+
+class ModelNotFound(NotFound):
+    code, status, title = "model_not_found", 404, "No such model"
 
 
 class MethodNotAllowed(H3Error):
@@ -114,6 +137,10 @@ class BodyTooLarge(H3Error):
 
 class UnsupportedMediaType(H3Error):
     code, status, title = "media_type", 415, "Unsupported media type"
+
+
+class RateLimited(H3Error):
+    code, status, title = "rate_limited", 429, "Too many requests"
 
 
 class InternalError(H3Error):

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails, PydanticCustomError
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
@@ -85,6 +85,21 @@ def _host(text: str) -> str:
     return text
 
 
+def _origins(value: Any) -> Any:
+    """`https://a.example, http://localhost:3000` -> both as a browser says them, without a slash at the end."""
+    if not isinstance(value, str):
+        return value
+    return tuple(_origin(item.strip().lower()) for item in value.split(",") if item.strip())
+
+
+def _origin(text: str) -> str:
+    if re.fullmatch(r"https?://(?:[a-z0-9._-]+|\[[0-9a-f:.]+\])(?::\d{1,5})?", text):
+        return text
+    raise PydanticCustomError(
+        "origin", "{text} is no origin", {"text": text, "legal": "https://HOST or https://HOST:PORT"}
+    )
+
+
 def _whole_path(value: Path) -> Path:
     return value.expanduser().absolute()
 
@@ -102,6 +117,14 @@ SERVICE_ONLY = frozenset(
         "output_root",
         "media_root",
         "url_allow",
+        "api_key",
+        "api_keys_file",
+        "callback_allow",
+        "callback_secret_file",
+        "cors_origins",
+        "retention_seconds",
+        "read_seconds",
+        "log_prompts",
         "queue_limit",
         "max_json_bytes",
         "max_upload_bytes",
@@ -144,6 +167,25 @@ class Settings(BaseSettings):
             "any port. Private addresses only for a host given as an IP address or as localhost. Default: none."
         ),
     )
+    api_key: SecretStr | None = Field(
+        None, description="Key that requests must bear (Authorization: Bearer KEY). Default: none is asked for."
+    )
+    api_keys_file: FilePath | None = Field(
+        None, description="File of further keys, one NAME:SHA-256-HEX a line; each name sees its own jobs."
+    )
+    callback_allow: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_hosts)] = Field(
+        (), description="Hosts that a callback_url may name, written as in H3_URL_ALLOW. Default: none."
+    )
+    callback_secret_file: FilePath | None = Field(
+        None, description="File whose bytes sign callbacks (HMAC-SHA-256). Without it no callback is taken."
+    )
+    cors_origins: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_origins)] = Field(
+        (), description="Origins whose pages may call this server, comma-separated: https://HOST[:PORT]. Default: none."
+    )
+    retention_seconds: float = Field(
+        604_800, gt=0, le=10**9, allow_inf_nan=False, description="How long a finished clip is kept."
+    )
+    read_seconds: Seconds = Field(30, description="Longest silence of a client in the middle of its request.")
     queue_limit: int = Field(16, ge=1, le=100_000, description="Jobs that may wait; one more is refused.")
     max_json_bytes: Bytes = Field(32 * MIB, description="Largest JSON body, in bytes.")
     max_upload_bytes: Bytes = Field(
@@ -168,6 +210,7 @@ class Settings(BaseSettings):
     )
     restart_window: Seconds = Field(600, description="Seconds that a death counts against the restarts.")
     log_file: FilePath | None = Field(None, description="File that gets the log lines too, rotated.")
+    log_prompts: bool = Field(False, description="Whether prompts are logged, at debug level.")
     model_path: FilePath | None = Field(
         None,
         description=(

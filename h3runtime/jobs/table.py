@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
-from h3runtime.core import Clip, GenerateSpec, Progress
+from h3runtime.core import Clip, GenerateSpec, Progress, Work
 from h3runtime.errors import H3Error, JobNotFound
 
 KEPT = 1000
@@ -36,10 +36,27 @@ class Status(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Order:
+    """How a request came, beside what it asks for.
+
+    priority: higher ones are taken first. key: `Idempotency-Key`, "" without one. fingerprint: SHA-256 of the request
+    and its uploads, in hex digits. callback_url: who is told of the end. request_id: of the HTTP request.
+    """
+
+    priority: int = 0
+    key: str = ""
+    fingerprint: str = ""
+    callback_url: str | None = None
+    request_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
     """One request and what became of it. Times are UTC; `error` is set when it failed, `clip` when it succeeded.
 
     checkpoint: `EngineFacts.checkpoint` it was admitted under, or the first one loaded after that. It never changes.
+    owner: name of the key that sent it, "" where the server asks for none. order: of what was asked, and its key.
+    attempt: how often an engine has begun it. work: what it asks of each stage, None if nobody could tell.
     """
 
     spec: GenerateSpec
@@ -53,6 +70,10 @@ class Job:
     error: H3Error | None = None
     first_after_start: bool = False
     checkpoint: str | None = None
+    owner: str = ""
+    order: Order = Order()  # frozen
+    attempt: int = 0
+    work: Work | None = None
 
     @property
     def id(self) -> str:
