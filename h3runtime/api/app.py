@@ -1,7 +1,7 @@
 """The app. A factory: every call makes an app of its own, and importing this module does nothing.
 
-None of its `routes` computes, and none touches a device, so that health answers while a job runs. What wraps the routes,
-from outside: `requests` (ids, logs, counts), `limits` (body sizes), the framework with the handlers of `problems`.
+None of its `routes` computes, and none touches a device, so that health answers while a job runs. What wraps them, from
+outside: `requests` (ids, logs, counts), `limits` (body sizes), the framework with the handlers of `problems`.
 """
 
 from __future__ import annotations
