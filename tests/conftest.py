@@ -1,7 +1,14 @@
 """One thread for numeric libraries, set before any is loaded: small tensors gain nothing from two, and two threads that
-wait for each other on a busy machine made single tests take a minute."""
+wait for each other on a busy machine made single tests take a minute. And names of tests that every process agrees on.
+"""
 
 import os
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+
+def pytest_make_parametrize_id(config: Any, val: Any) -> str | None:  # noqa: ARG001  # the hook's signature
+    """A set is written in the order of its hashes, which differ from one process to the next."""
+    return "+".join(sorted(map(str, val))) if isinstance(val, set | frozenset) else None
