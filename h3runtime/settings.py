@@ -100,6 +100,13 @@ def _origin(text: str) -> str:
     )
 
 
+def _key(value: SecretStr) -> SecretStr:
+    """What an Authorization header can carry; the message never holds the key itself."""
+    if re.fullmatch(r"[!-~]{1,1024}", value.get_secret_value()):
+        return value
+    raise PydanticCustomError("key", "is no key", {"legal": "1 to 1024 printable ASCII characters without white space"})
+
+
 def _whole_path(value: Path) -> Path:
     return value.expanduser().absolute()
 
@@ -122,6 +129,8 @@ SERVICE_ONLY = frozenset(
         "callback_allow",
         "callback_secret_file",
         "cors_origins",
+        "tls_cert",
+        "tls_key",
         "retention_seconds",
         "read_seconds",
         "log_prompts",
@@ -167,8 +176,12 @@ class Settings(BaseSettings):
             "any port. Private addresses only for a host given as an IP address or as localhost. Default: none."
         ),
     )
-    api_key: SecretStr | None = Field(
-        None, description="Key that requests must bear (Authorization: Bearer KEY). Default: none is asked for."
+    api_key: Annotated[SecretStr, AfterValidator(_key)] | None = Field(
+        None,
+        description=(
+            "Key that requests must bear (Authorization: Bearer KEY). Better set in the environment: other users of "
+            "this machine see flags. Default: none is asked for."
+        ),
     )
     api_keys_file: FilePath | None = Field(
         None, description="File of further keys, one NAME:SHA-256-HEX a line; each name sees its own jobs."
@@ -182,6 +195,10 @@ class Settings(BaseSettings):
     cors_origins: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_origins)] = Field(
         (), description="Origins whose pages may call this server, comma-separated: https://HOST[:PORT]. Default: none."
     )
+    tls_cert: FilePath | None = Field(
+        None, description="PEM file of the certificate and its chain; with it the server speaks https only."
+    )
+    tls_key: FilePath | None = Field(None, description="PEM file of the certificate's private key, not encrypted.")
     retention_seconds: float = Field(
         604_800, gt=0, le=10**9, allow_inf_nan=False, description="How long a finished clip is kept."
     )
@@ -263,6 +280,15 @@ class Settings(BaseSettings):
     prompt_cache_bytes: int = Field(
         256 * MIB, ge=0, description="Encoded prompts kept in memory, in bytes; as much again for encoded media."
     )
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Settings:
+        if (self.tls_cert is None) != (self.tls_key is None):
+            missing = "tls_key" if self.tls_key is None else "tls_cert"
+            raise PydanticCustomError(
+                "tls", "is missing", {"field": missing, "legal": "H3_TLS_CERT and H3_TLS_KEY together, or neither"}
+            )
+        return self
 
     @model_validator(mode="after")
     def _tile_is_trained(self) -> Settings:

@@ -9,49 +9,29 @@ from pathlib import Path
 
 import pytest
 
+from h3runtime.__main__ import build_parser
 from h3runtime.errors import SettingsError
 from h3runtime.settings import CONFIG_VARIABLE, Settings, add_flags, flag, resolve, variable
 
-KNOBS = [
-    "H3_HOST",
-    "H3_PORT",
-    "H3_DATA_DIR",
-    "H3_OUTPUT_ROOT",
-    "H3_MEDIA_ROOT",
-    "H3_URL_ALLOW",
-    "H3_QUEUE_LIMIT",
-    "H3_MAX_JSON_BYTES",
-    "H3_MAX_UPLOAD_BYTES",
-    "H3_DISK_FLOOR_BYTES",
-    "H3_MAX_AREA",
-    "H3_MAX_FRAMES",
-    "H3_DRAIN_SECONDS",
-    "H3_TIMEOUT_CONDITIONING",
-    "H3_TIMEOUT_STEP",
-    "H3_TIMEOUT_DECODE",
-    "H3_TIMEOUT_MUX",
-    "H3_RESTARTS",
-    "H3_RESTART_WINDOW",
-    "H3_LOG_FILE",
-    "H3_MODEL_PATH",
-    "H3_REF2VA_MODEL_PATH",
-    "H3_TEXT_ENCODER_PATH",
-    "H3_VIDEO_VAE_PATH",
-    "H3_AUDIO_VAE_PATH",
-    "H3_TOKENIZER_PATH",
-    "H3_QKV_ORDER",
-    "H3_VERIFY",
-    "H3_DEVICE",
-    "H3_ATTENTION",
-    "H3_LINEAR",
-    "H3_WARMUP_SHAPES",
-    "H3_VAE_DTYPE",
-    "H3_VAE_TILE_SIZE",
-    "H3_VAE_TILE_FORCE",
-    "H3_VAE_BLEND",
-    "H3_PROMPT_CACHE_BYTES",
-]
-"""Of service-contract "Settings", what this version consumes; also the restarts and the order of q, k and v."""
+CONTRACT = """
+HOST PORT DATA_DIR OUTPUT_ROOT MEDIA_ROOT API_KEY API_KEYS_FILE URL_ALLOW CALLBACK_ALLOW CALLBACK_SECRET_FILE
+CORS_ORIGINS QUEUE_LIMIT MAX_JSON_BYTES MAX_UPLOAD_BYTES RETENTION_SECONDS DISK_FLOOR_BYTES MAX_AREA MAX_FRAMES
+DRAIN_SECONDS TIMEOUT_CONDITIONING TIMEOUT_STEP TIMEOUT_DECODE TIMEOUT_MUX LOG_FILE LOG_PROMPTS
+MODEL_PATH REF2VA_MODEL_PATH TEXT_ENCODER_PATH VIDEO_VAE_PATH AUDIO_VAE_PATH TOKENIZER_PATH LORA_DIR UPSCALER_PATH
+VERIFY DEVICE ATTENTION LINEAR MLP_CHUNKS HEAD_SLICE_BACKEND HEAD_SLICE_SIZE SOL_TAU SOL_MIN_TOKENS SOL_THRESH_TYPE
+SOL_INT8_QK SOL_INT8_PV SOL_FALLBACK SOL_STRICT SAGE_QKV_LAYOUT NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION
+NVFP4_SWIGLU_FUSION NVFP4_FC2_LT_SPLITK1 RESIDENCY WARMUP_SHAPES VAE_DTYPE VAE_TILE_SIZE VAE_TILE_FORCE VAE_BLEND
+PROMPT_CACHE_BYTES
+"""
+"""The list of service-contract "Settings"."""
+LATER = """
+LORA_DIR UPSCALER_PATH MLP_CHUNKS HEAD_SLICE_BACKEND HEAD_SLICE_SIZE SOL_TAU SOL_MIN_TOKENS SOL_THRESH_TYPE SOL_INT8_QK
+SOL_INT8_PV SOL_FALLBACK SOL_STRICT SAGE_QKV_LAYOUT NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION
+NVFP4_FC2_LT_SPLITK1 RESIDENCY
+"""
+"""Of these, what nothing consumes yet; a knob that does nothing is refused as unknown."""
+OURS = "RESTARTS RESTART_WINDOW QKV_ORDER READ_SECONDS TLS_CERT TLS_KEY"
+"""Knobs beyond the contract."""
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +54,8 @@ def refused(**flags: str) -> SettingsError:
 
 
 def test_fields_flags_and_help_are_the_contracts_list() -> None:
-    assert [variable(field) for field in Settings.model_fields] == KNOBS
+    fields = {field.upper() for field in Settings.model_fields}
+    assert fields == (set(CONTRACT.split()) - set(LATER.split())) | set(OURS.split())
     parser = argparse.ArgumentParser()
     add_flags(parser)
     options = {option for action in parser._actions for option in action.option_strings}
@@ -82,12 +63,45 @@ def test_fields_flags_and_help_are_the_contracts_list() -> None:
         "-h",
         "--help",
         "--config",
+        "--no-log-prompts",
         "--no-vae-tile-force",
     }
-    text = parser.format_help()
+
+
+def test_help_of_serve_lists_every_knob(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["serve", "--help"])
+    text = "".join(capsys.readouterr().out.split())
     for field in Settings.model_fields:
         assert flag(field) in text
-        assert f"[{variable(field)}]" in "".join(text.split())
+        assert f"[{variable(field)}]" in text
+
+
+def test_a_later_knob_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("H3_RESIDENCY", "all")
+    assert "H3_RESIDENCY: unknown" in refused().message
+
+
+@pytest.mark.parametrize("value", ["", "two words", "sch\u00fcssel", "tab\t", "x" * 1025])
+def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(value: str) -> None:
+    error = refused(api_key=value)
+    assert [offence.field for offence in error.offences] == ["H3_API_KEY"]
+    assert not value or value not in error.message
+
+
+def test_a_key_is_never_printed() -> None:
+    settings = resolve({"api_key": "geheim"})
+    for text in (repr(settings), str(settings), f"{settings.api_key}", settings.model_dump_json(), str(vars(settings))):
+        assert "geheim" not in text
+    assert settings.api_key is not None and settings.api_key.get_secret_value() == "geheim"
+    assert "geheim" not in refused(api_key="geheim", port="x").message
+
+
+def test_tls_needs_both_files() -> None:
+    assert [offence.field for offence in refused(tls_cert="/c.pem").offences] == ["H3_TLS_KEY"]
+    assert [offence.field for offence in refused(tls_key="/k.pem").offences] == ["H3_TLS_CERT"]
+    settings = resolve({"tls_cert": "/c.pem", "tls_key": "/k.pem"})
+    assert (settings.tls_cert, settings.tls_key) == (Path("/c.pem"), Path("/k.pem"))
 
 
 def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +113,9 @@ def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.vae_dtype, settings.vae_tile_size, settings.vae_blend) == ("float16", 256, "blended")
     assert (settings.device, settings.attention, settings.linear) == ("auto", "auto", "auto")
     assert (settings.data_dir, settings.output_root) == (tmp_path / "h3runtime", tmp_path / "h3runtime" / "outputs")
-    assert settings.media_root is None
+    assert (settings.retention_seconds, settings.log_prompts) == (604_800, False)
+    assert settings.media_root is settings.api_key is settings.api_keys_file is None
+    assert settings.cors_origins == settings.callback_allow == ()
     assert pickle.loads(pickle.dumps(settings)) == settings
 
 
@@ -160,6 +176,12 @@ def test_everything_wrong_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         ("url_allow", "*"),
         ("url_allow", "example.com:70000"),
         ("url_allow", "::1"),
+        ("callback_allow", "https://example.com"),
+        ("cors_origins", "example.com"),
+        ("cors_origins", "https://example.com/page"),
+        ("cors_origins", "*"),
+        ("retention_seconds", "0"),
+        ("read_seconds", "-1"),
         ("warmup_shapes", "64x64"),
         ("warmup_shapes", "64x64x6"),
         ("warmup_shapes", "65x64x5"),
