@@ -145,6 +145,7 @@ SERVICE_ONLY = frozenset(
         "restarts",
         "restart_window",
         "log_file",
+        "otlp_endpoint",
         "warmup_shapes",
     }
 )
@@ -228,6 +229,9 @@ class Settings(BaseSettings):
     restart_window: Seconds = Field(600, description="Seconds that a death counts against the restarts.")
     log_file: FilePath | None = Field(None, description="File that gets the log lines too, rotated.")
     log_prompts: bool = Field(False, description="Whether prompts are logged, at debug level.")
+    otlp_endpoint: Annotated[str, Field(pattern=r"^https?://[^\s/]+")] | None = Field(
+        None, description="URL of an OpenTelemetry collector that gets spans (OTLP over HTTP). Default: none."
+    )
     model_path: FilePath | None = Field(
         None,
         description=(
