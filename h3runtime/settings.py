@@ -28,8 +28,12 @@ from h3runtime.errors import Offence, SettingsError
 
 PREFIX = "H3_"
 CONFIG_VARIABLE = "H3_CONFIG"
-NOT_KNOBS = frozenset({CONFIG_VARIABLE, "H3_FIXTURES"})
-"""Names with our prefix that are no settings: the file itself, and the folder of fixtures that the tests read."""
+URL_VARIABLE = "H3_URL"
+NOT_KNOBS = frozenset({CONFIG_VARIABLE, URL_VARIABLE, "H3_FIXTURES"})
+"""Names with our prefix that are no settings: the file itself, the server that a client asks, and the folder of
+fixtures that the tests read."""
+DEFAULT_URL = "http://127.0.0.1:8001"
+"""Where a server is that was started without settings."""
 
 HOST = re.compile(r"(?:(?:\*\.)?[a-z0-9_](?:[a-z0-9._-]*[a-z0-9])?|\[[0-9a-f:.]+\])(?::(?P<port>\d{1,5}))?")
 """A host of `H3_URL_ALLOW`, lower case; with a leading `*.` all names below it."""
@@ -327,6 +331,11 @@ def resolve(flags: Mapping[str, Any] | None = None, config: Path | None = None) 
     if offences:
         raise _settings_error(offences)
     return settings
+
+
+def remote_server(url: str | None) -> tuple[str, str | None]:
+    """Where a client's server is and the key that it bears: `url` or `H3_URL` or the default, and `H3_API_KEY`."""
+    return url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, os.environ.get(variable("api_key")) or None
 
 
 def add_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, unused: frozenset[str] = frozenset()) -> None:
