@@ -1,31 +1,47 @@
-"""How much of a body is taken in, and how a connection with too much of one is ended.
+"""How much of a body is taken in and how slowly, and how a connection with too much of one is ended.
 
 Pure ASGI, around the whole app. A body that announces more than its limit is refused before any of it is asked for; one
-that doesn't say is counted as it comes. Closing a connection while the client still sends makes its system throw the
-answer away unread, so after a refusal the rest is read and dropped for a moment.
+that doesn't say is counted as it comes. A client in the middle of its body that sends next to nothing for
+`H3_READ_SECONDS` is ended: a stalled upload holds a folder and a connection. Only the time in which we wait for it
+counts, not that of a slow disk. Deadlines of the request's head are `connections`' part.
+
+Closing a connection while the client still sends makes its system throw the answer away unread, so after a refusal the
+rest is read and dropped for a moment. `refuse` is that for whoever answers without having read the body.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NoReturn
 
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from h3runtime.errors import BodyTooLarge
+from h3runtime.errors import BodyTooLarge, MalformedRequest, RateLimited
 
 LINGER_SECONDS = 2.0
 LINGER_BYTES = 64 * 2**20
+LEAST_BYTES = 1024
+"""What a client must send within `H3_READ_SECONDS`, or the end of its body. A byte now and then is a stall too."""
+MAX_SUBMISSIONS = 256
+"""Requests of one owner that are read or judged at once. Each holds an upload's folder; a valve, not a queue."""
 
 
 class BodyLimit:
-    """`BodyTooLarge` out of `receive` for a body above its limit: `upload_bytes` for multipart, else `json_bytes`."""
+    """`BodyTooLarge` out of `receive` for a body above its limit: `upload_bytes` for multipart, else `json_bytes`.
+    `MalformedRequest` out of it for one that stalls for `read_seconds`."""
 
-    def __init__(self, app: ASGIApp, json_bytes: int, upload_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, json_bytes: int, upload_bytes: int, read_seconds: float) -> None:
         self._app = app
         self._json_bytes = json_bytes
         self._upload_bytes = upload_bytes
+        self._read_seconds = read_seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -35,34 +51,50 @@ class BodyLimit:
         is_form = headers.get("content-type", "").lower().startswith("multipart/")
         limit = self._upload_bytes if is_form else self._json_bytes
         announced = headers.get("content-length", "")
-        gate = _Gate(receive, send, limit, int(announced) if announced.isdecimal() else 0)
+        gate = _Gate(receive, send, limit, int(announced) if announced.isdecimal() else 0, self._read_seconds)
         await self._app(scope, gate.receive, gate.send)
 
 
-class _Gate:
-    """One request's two channels, counted and, after a refusal, ended gently."""
+async def refuse(response: Response, scope: Scope, receive: Receive, send: Send) -> None:
+    """Answer without reading the body; what of it comes all the same is dropped for a moment, then the client is."""
+    headers = Headers(scope=scope)
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    await response(scope, receive, _Parting(receive, send).send if has_body else send)
 
-    def __init__(self, receive: Receive, send: Send, limit: int, announced: int) -> None:
+
+class Submissions:
+    """How many requests each owner has being read or judged; who waits for a job's end no longer counts."""
+
+    def __init__(self, limit: int = MAX_SUBMISSIONS) -> None:
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._held: Counter[str] = Counter()
+
+    @contextmanager
+    def of(self, owner: str) -> Iterator[None]:
+        """Count one while it lasts. `RateLimited` above the limit."""
+        with self._lock:
+            if self._held[owner] >= self._limit:
+                raise RateLimited(f"{self._limit} requests of yours are being read already")
+            self._held[owner] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._held[owner] -= 1
+                if not self._held[owner]:
+                    del self._held[owner]
+
+
+class _Parting:
+    """The answer to a client whose body isn't read to its end, after which the connection closes."""
+
+    def __init__(self, receive: Receive, send: Send) -> None:
         self._receive = receive
         self._send = send
-        self._limit = limit
-        self._announced = announced
-        self._seen = 0
-        self._refused = False
-
-    async def receive(self) -> Message:
-        if self._announced > self._limit:
-            self._refuse()
-        message = await self._receive()
-        self._seen += len(message.get("body", b""))
-        if self._seen > self._limit:
-            self._refuse()
-        return message
 
     async def send(self, message: Message) -> None:
-        if not self._refused:
-            await self._send(message)
-        elif message["type"] == "http.response.start":
+        if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
             await self._send(message)
         elif message.get("more_body", False):
@@ -71,10 +103,6 @@ class _Gate:
             await self._send({**message, "more_body": True})
             await self._linger()
             await self._send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    def _refuse(self) -> None:
-        self._refused = True
-        raise BodyTooLarge(f"the body is larger than {self._limit} bytes")
 
     async def _linger(self) -> None:
         until = time.monotonic() + LINGER_SECONDS
@@ -87,3 +115,59 @@ class _Gate:
             dropped += len(message.get("body", b""))
             if message["type"] != "http.request" or not message.get("more_body", False):
                 return
+
+
+class _Gate:
+    """One request's two channels: counted, timed and, after a refusal, ended gently."""
+
+    def __init__(self, receive: Receive, send: Send, limit: int, announced: int, read_seconds: float) -> None:
+        self._receive = receive
+        self._send = send
+        self._limit = limit
+        self._announced = announced
+        self._seen = 0
+        self._complete = False
+        self._pace = _Pace(read_seconds)
+
+    async def receive(self) -> Message:
+        if self._announced > self._limit:
+            self._refuse(BodyTooLarge(f"the body is larger than {self._limit} bytes"))
+        if self._complete:
+            # From here on it only tells that the client has left, which may take as long as it likes.
+            return await self._receive()
+        try:
+            message = await self._pace.next(self._receive)
+        except TimeoutError:
+            waited = f"the client sent less than {LEAST_BYTES} bytes of its body in {self._pace.seconds:g} s"
+            self._refuse(MalformedRequest(waited))
+        self._seen += len(message.get("body", b""))
+        if self._seen > self._limit:
+            self._refuse(BodyTooLarge(f"the body is larger than {self._limit} bytes"))
+        self._complete = not message.get("more_body", False)
+        return message
+
+    async def send(self, message: Message) -> None:
+        await self._send(message)
+
+    def _refuse(self, error: BodyTooLarge | MalformedRequest) -> NoReturn:
+        self._send = _Parting(self._receive, self._send).send
+        raise error
+
+
+class _Pace:
+    """How long a body may still be waited for: `seconds` for each `LEAST_BYTES`."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self._left = seconds
+        self._bytes = 0
+
+    async def next(self, receive: Receive) -> Message:
+        began = time.monotonic()
+        async with asyncio.timeout(self._left):
+            message = await receive()
+        self._left = max(0.0, self._left - (time.monotonic() - began))
+        self._bytes += len(message.get("body", b""))
+        if self._bytes >= LEAST_BYTES:
+            self._left, self._bytes = self.seconds, 0
+        return message

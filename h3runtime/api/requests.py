@@ -1,7 +1,8 @@
 """Around every request: an id, a log line, a count, and a problem wherever something else than a problem would go out.
 
 Pure ASGI, outside the framework's own error handling, so that nothing goes out without an id. A client's
-`X-Request-ID` is taken over if it is a plain word, else we make one.
+`X-Request-ID` is taken over if it is a plain word, else we make one. A target in absolute form, which RFC 9112 wants
+understood, is brought to the usual one here, before anybody judges a path.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ulid import ULID
 
-from h3runtime.api.problems import problem
+from h3runtime.api.problems import BY_STATUS, problem
 from h3runtime.errors import InternalError, MalformedRequest
 from h3runtime.observe.metrics import Metrics
 
@@ -40,6 +41,7 @@ class Requests:
             await self._app(scope, receive, send)
             return
         request_id = _request_id(Headers(scope=scope).get(HEADER, ""))
+        scope["path"] = _origin_form(scope["path"])
         scope.setdefault("state", {})["request_id"] = request_id
         began, status = time.monotonic(), 0
         plain: Message | None = None
@@ -53,7 +55,7 @@ class Requests:
             if plain is None:
                 await send(message)
             elif not message.get("more_body", message is plain):
-                answer = _as_problem(plain, request_id)
+                answer = _as_problem(plain, request_id, scope["path"])
                 plain = None
                 await answer(scope, receive, tagged)
 
@@ -63,7 +65,8 @@ class Requests:
             except Exception as error:
                 log.error("http_error", path=scope["path"], exc_info=error)
                 if status == 0:
-                    answer = problem(InternalError("the server met an internal error"), request_id)
+                    met = InternalError("the server met an internal error")
+                    answer = problem(met, request_id, path=scope["path"])
                     await answer(scope, receive, tagged)
             finally:
                 self._told(scope, status, time.monotonic() - began)
@@ -72,9 +75,10 @@ class Requests:
         route = getattr(scope.get("route"), "path", NO_ROUTE)
         self._metrics.request_answered(scope["method"] if route != NO_ROUTE else "any", route, status)
         if scope["path"] not in QUIET:
-            log.info(
-                "http_request", method=scope["method"], route=route, status=status, duration_ms=round(seconds * 1000, 1)
-            )
+            owner = scope["state"].get("owner", "")
+            whose = {"owner": owner} if owner else {}
+            spent = round(seconds * 1000, 1)
+            log.info("http_request", method=scope["method"], route=route, status=status, duration_ms=spent, **whose)
 
 
 def _is_plain_error(start: Message) -> bool:
@@ -82,10 +86,16 @@ def _is_plain_error(start: Message) -> bool:
     return start["status"] >= 400 and Headers(scope=start).get("content-type", "text/plain").startswith("text/plain")
 
 
-def _as_problem(start: Message, request_id: str) -> Response:
+def _as_problem(start: Message, request_id: str, path: str) -> Response:
     kept = {name: value for name, value in Headers(scope=start).items() if name in ("content-range", "allow")}
     phrase = HTTPStatus(start["status"]).phrase
-    return problem(MalformedRequest(phrase), request_id, start["status"], kept)
+    return problem(BY_STATUS.get(start["status"], MalformedRequest)(phrase), request_id, start["status"], kept, path)
+
+
+def _origin_form(path: str) -> str:
+    """`http://host/live` -> `/live`."""
+    found = re.match(r"https?://[^/]*", path, re.IGNORECASE)
+    return path[found.end() :] or "/" if found else path
 
 
 def _request_id(given: str) -> str:
