@@ -20,15 +20,15 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
 
-from h3runtime.core import GenerateSpec, Latents, PackedLayout, SegmentKind
+from h3runtime.core import GenerateSpec, Latents, PackedLayout
 from h3runtime.denoiser.sampler import Step
+from h3runtime.engine.demand import rows_by_kind, rows_of
 from h3runtime.engine.extras import steps_path
 from h3runtime.engine.memory_estimate import MemoryEstimate
 
@@ -95,7 +95,7 @@ class Diagnosis:
         found: dict[str, Any] = {
             "step_seconds": self._times,
             "latents_sha256": sha256_of_latents(latents),
-            "rows": rows_by_kind(layout),
+            "rows": {"total": layout.rows, **rows_by_kind(rows_of(layout))},
             "segments": [
                 {"kind": s.kind.value, "source": s.source, "start": s.start, "stop": s.stop} for s in layout.segments
             ],
@@ -107,14 +107,6 @@ class Diagnosis:
         if self.latents:
             found["step_latents"] = steps_path(self._spec.output).name
         return found
-
-
-def rows_by_kind(layout: PackedLayout) -> dict[str, int]:
-    """Packed rows in all and of every segment kind, 0 for kinds that the sequence has none of."""
-    rows = Counter({kind.value: 0 for kind in SegmentKind})
-    for segment in layout.segments:
-        rows[segment.kind.value] += segment.stop - segment.start
-    return {"total": layout.rows, **rows}
 
 
 def sha256_of_latents(latents: Latents) -> str:

@@ -24,6 +24,7 @@ from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import (
     Clip,
     EngineFacts,
+    Estimate,
     GenerateSpec,
     Latents,
     OnProgress,
@@ -37,16 +38,19 @@ from h3runtime.denoiser.denoise import denoise
 from h3runtime.denoiser.sampler import Step
 from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine import determinism
+from h3runtime.engine.capacity import held_bytes
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
 from h3runtime.engine.conditions.gathering import Conditions, conditions_of, steps_of
 from h3runtime.engine.conditions.media_cache import MediaCache
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
+from h3runtime.engine.demand import demand_of, rows_of
 from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memory_facts
 from h3runtime.engine.diagnosis import Diagnosis
+from h3runtime.engine.estimating import Estimator
 from h3runtime.engine.extras import Extras
 from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
-from h3runtime.engine.memory_estimate import MemoryEstimate, demand_of, estimate, sizes_of
+from h3runtime.engine.memory_estimate import MemoryEstimate, estimate, sizes_of
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.warmup import warm_up_specs
@@ -124,7 +128,11 @@ class ResidentEngine:
         self.media_cache = MediaCache(self.settings.prompt_cache_bytes)
         # No backend of this version compiles anything.
         self._startup["kernel_build_seconds"] = 0.0
+        self._held = held_bytes(self.device)
         self._warm_up(on_progress, loader)
+        give_back(self.device)
+        self._held = held_bytes(self.device)
+        self.estimator = Estimator(self.models, tokenizer, self.device, self._held)
         self._startup["cold_start_seconds"] = time.monotonic() - began
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
@@ -162,7 +170,7 @@ class ResidentEngine:
         extras.publish()
         run.finish()
         self._shares = run.shares()
-        estimated = partial(self._estimate, spec, layout, conditions)
+        estimated = partial(self._estimate, spec, layout)
         diagnostics = diagnosis.report(latents, layout, conditions.inputs, run.peaks, estimated)
         return self._clip(spec, decoded, run, extras.latents, diagnostics)
 
@@ -178,9 +186,13 @@ class ResidentEngine:
             warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._encoder_fault])),
         )
 
+    def estimate(self, spec: GenerateSpec) -> Estimate:
+        """See `estimating`: from any thread, no work on the device."""
+        return self.estimator.estimate(spec)
+
     def close(self) -> None:
         """Give the device's memory back."""
-        for name in ("models", "conditioner", "media_cache"):
+        for name in ("models", "conditioner", "media_cache", "estimator"):
             if hasattr(self, name):
                 delattr(self, name)
         if self.device.type == "cuda":
@@ -196,8 +208,8 @@ class ResidentEngine:
         target = latent_frames(spec.frames), height, width, audio_latents(spec.frames)
         return pack(*target, text.tags, conditions.keyframe_shapes, conditions.reference_shapes)
 
-    def _estimate(self, spec: GenerateSpec, layout: PackedLayout, conditions: Conditions) -> MemoryEstimate:
-        return estimate(sizes_of(self.models, spec.task), demand_of(spec, layout, conditions.pieces))
+    def _estimate(self, spec: GenerateSpec, layout: PackedLayout) -> MemoryEstimate:
+        return estimate(sizes_of(self.models, spec.task, self._held), demand_of(spec, rows_of(layout)))
 
     def _sample(
         self,

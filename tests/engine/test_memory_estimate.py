@@ -104,9 +104,10 @@ def test_a_sound_takes_what_is_estimated(engine) -> None:
 
 
 def test_conditioning_has_its_own_line_and_the_largest_stage_counts() -> None:
-    told = MemoryEstimate(100, Conditioning(video=5, sound=2, vision=9, text=7), sampling=20, decode=30).told()
+    told = MemoryEstimate(90, 10, Conditioning(video=5, sound=2, vision=9, text=7), sampling=20, decode=30).told()
     assert told == {
-        "weights_bytes": 100,
+        "weights_bytes": 90,
+        "process_bytes": 10,
         "conditioning_bytes": 9,
         "conditioning_video_bytes": 5,
         "conditioning_sound_bytes": 2,

@@ -1,0 +1,104 @@
+"""What a request would take of this engine: rows, forwards, work, memory, and what would fit instead.
+
+Nothing is computed on the device and nothing of a request's size is allocated: texts are tokenised, sounds are measured
+by their packets, all else is arithmetic on sizes. So it may be asked from any thread, also while a clip is made; it
+shares the tokenizer and the models' sizes with that, which nobody changes. Fed by `resident` once all is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+
+from h3runtime.conditioning.tokenizer import PromptTokenizer
+from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec
+from h3runtime.denoiser.schedule import forwards
+from h3runtime.engine.capacity import capacity_bytes
+from h3runtime.engine.demand import Demand, Rows, as_shown, demand_of, rows_by_kind
+from h3runtime.engine.load import Models
+from h3runtime.engine.memory_estimate import ModelSizes, estimate, sizes_of
+from h3runtime.engine.sound_lengths import SoundLengths
+from h3runtime.engine.work import work_of
+from h3runtime.packing.geometry import frames_at_most
+from h3runtime.packing.rows import segment_rows
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What a request's sizes don't tell: tokens of its prompt, latents of its sounds."""
+
+    prompt_rows: int
+    sounds: Mapping[str, int]
+    rows_of_label: Callable[[str], int]
+
+    def rows(self, spec: GenerateSpec) -> Rows:
+        segments = segment_rows(as_shown(spec), self.prompt_rows, self.sounds, self.rows_of_label)
+        return tuple((segment.kind, segment.rows) for segment in segments)
+
+    def demand(self, spec: GenerateSpec) -> Demand:
+        return demand_of(spec, self.rows(spec))
+
+
+class Estimator:
+    """held: bytes that the loaded engine has before any request (`capacity.held_bytes`)."""
+
+    def __init__(self, models: Models, tokenizer: PromptTokenizer, device: torch.device, held: int) -> None:
+        self._models, self._tokenizer, self._device, self._held = models, tokenizer, device, held
+        self._sounds = SoundLengths()
+
+    def estimate(self, spec: GenerateSpec) -> Estimate:
+        """BadMedia for a file that is gone, InvalidRequest for a task whose transformer isn't loaded or an illegal
+        schedule."""
+        sizes = sizes_of(self._models, spec.task, self._held)
+        known = Known(self._rows_of(spec.prompt), self._sounds.latents(spec), self._rows_of)
+        rows = known.rows(spec)
+        demand = demand_of(spec, rows)
+        count = forwards(spec.sampling)
+        memory = estimate(sizes, demand)
+        capacity = capacity_bytes(self._device)
+        return Estimate(
+            rows=rows_by_kind(rows),
+            forwards=count,
+            work=work_of(sizes, demand, count),
+            memory=memory.told(),
+            peak_bytes=memory.total,
+            capacity_bytes=capacity,
+            would_fit="" if memory.total <= capacity else would_fit(spec, known, sizes, capacity),
+        )
+
+    def _rows_of(self, text: str) -> int:
+        return len(self._tokenizer.encode(text))
+
+
+def would_fit(spec: GenerateSpec, known: Known, sizes: ModelSizes, capacity: int) -> str:
+    """The longest clip of this canvas and the largest canvas of this length, near the same aspect, that fit."""
+
+    def fits(other: GenerateSpec) -> bool:
+        return estimate(sizes, known.demand(other)).total <= capacity
+
+    shorter = next((s for s in _shorter(spec) if fits(s)), None)
+    smaller = next((s for s in _smaller(spec) if fits(s)), None)
+    told = []
+    if shorter is not None:
+        told.append(f"frames {shorter.frames} at {spec.width}x{spec.height}")
+    if smaller is not None:
+        told.append(f"{smaller.width}x{smaller.height} at {spec.frames} frames")
+    return " or ".join(told) or "no length at this size, and no size at this length"
+
+
+def _shorter(spec: GenerateSpec) -> Iterator[GenerateSpec]:
+    frames = frames_at_most(spec.frames - 1)
+    while frames is not None:
+        yield replace(spec, frames=frames)
+        frames = frames_at_most(frames - 1) if frames > MIN_FRAMES else None
+
+
+def _smaller(spec: GenerateSpec) -> Iterator[GenerateSpec]:
+    """The longer side shrinks by 32 px at a time, the other keeps the aspect."""
+    longer, shorter = max(spec.width, spec.height), min(spec.width, spec.height)
+    for side in range(longer - SIDE_MULTIPLE, MIN_SIDE - 1, -SIDE_MULTIPLE):
+        other = max(MIN_SIDE, round(shorter * side / longer / SIDE_MULTIPLE) * SIDE_MULTIPLE)
+        width, height = (side, other) if spec.width >= spec.height else (other, side)
+        yield replace(spec, width=width, height=height)
