@@ -1,35 +1,36 @@
 """Log lines: one JSON object a line, whoever writes them: structlog, stdlib logging, uvicorn, warnings.
 
-Does: set up the process's logging once, when `configure` is called; keeps prompts out. Does not: choose what is logged,
-or touch standard output when told to write elsewhere.
+Does: set up the process's logging once, when `configure` is called; keeps prompts and keys out. Does not: choose what
+is logged, or touch standard output when told to write elsewhere. `sinks` does the writing.
 Fed by: the command line and the engine process, each at its start. Read by: operators and their collectors.
 
 A line holds `time` (RFC 3339, UTC), `level`, `event`, `logger`, then what the caller gave and what is bound to the
 context (`request_id`, `job_id`); a traceback is the text `exception`. For stdlib records `event` is the message.
 
-Prompts: the keys in `PRIVATE` are dropped at any depth, and an object that is no plain value shows its type only, since
-its `repr` could hold a prompt (`GenerateSpec` does).
+Prompts and keys: names that `private` knows are dropped or blotted out at any depth, an object that is no plain value
+shows its type only, since its `repr` could hold a prompt (`GenerateSpec` does), and texts, an exception's included, are
+blotted where they hold what was declared private. The one line that shows a prompt is `log_prompt`'s, at debug level,
+and only if the operator asked for it.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import logging.handlers
 import math
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date
 from enum import Enum
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any, Literal, TextIO
 
 import structlog
 from structlog.stdlib import ProcessorFormatter
 from structlog.typing import EventDict, Processor, WrappedLogger
 
-PRIVATE = frozenset({"prompt", "negative_prompt", "request", "body"})
-"""Keys whose values may hold a client's own words."""
+from h3runtime.observe import private, sinks
+
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FIRST = ("time", "level", "event", "logger")
 FILE_BYTES = 64 * 1024 * 1024
@@ -38,21 +39,32 @@ FILE_COUNT = 5
 FOREIGN = ("uvicorn", "uvicorn.error", "uvicorn.access", "py.warnings")
 """Loggers that bring handlers of their own; theirs are removed, so that every line goes through ours."""
 
+PROMPTS = "h3runtime.prompts"
+"""The logger of `log_prompt`; the only one that is ever let down to debug, where libraries would tell headers."""
+
 Target = Literal["stdout", "stderr"]
 
 
-def configure(target: Target | TextIO = "stderr", *, level: str = "info", file: PurePath | None = None) -> None:
+def configure(
+    target: Target | TextIO = "stderr",
+    *,
+    level: str = "info",
+    file: Path | None = None,
+    prompts: bool = False,
+    secrets: Iterable[str] = (),
+) -> None:
     """Send all logging of this process to `target` and, if given, to `file` (one process a file: it is rotated).
 
-    May be called again; the last call wins. Raises ValueError for an unknown level, OSError for a file that can't be
-    opened.
+    prompts: whether `log_prompt` writes. secrets: texts that no line may show. May be called again; the last call wins.
+    Raises ValueError for an unknown level, OSError for a file that can't be opened.
     """
     if level.lower() not in LEVELS:
         raise ValueError(f"log level {level!r} is none of {', '.join(LEVELS)}")
-    handlers: list[logging.Handler] = [logging.StreamHandler(_stream(target))]
+    handlers: list[logging.Handler] = [sinks.Stream(_stream(target))]
     if file is not None:
-        handlers.append(_rotating(file))
-    _install(handlers, level.upper())
+        handlers.append(sinks.Rotated(file, FILE_BYTES, FILE_COUNT))
+    _install(handlers, level.upper(), tuple(secrets))
+    logging.getLogger(PROMPTS).setLevel("DEBUG" if prompts else "CRITICAL")
     logging.captureWarnings(True)
     structlog.configure(
         processors=[structlog.stdlib.filter_by_level, *_shared(), ProcessorFormatter.wrap_for_formatter],
@@ -63,11 +75,20 @@ def configure(target: Target | TextIO = "stderr", *, level: str = "info", file: 
     )
 
 
-def _install(handlers: list[logging.Handler], level: str) -> None:
+def log_prompt(job_id: str, prompt: str) -> None:
+    """The assembled text of a job, at debug level, if the operator asked for prompts."""
+    structlog.get_logger(PROMPTS).debug("prompt", job_id=job_id, text=prompt)
+
+
+def _install(handlers: list[logging.Handler], level: str, secrets: tuple[str, ...]) -> None:
     """Our handlers on the root logger and none anywhere else."""
+
+    def write(logger: WrappedLogger, method: str, event: EventDict) -> str:
+        return render(logger, method, event, secrets)
+
     formatter = ProcessorFormatter(
         foreign_pre_chain=_shared(),
-        processors=[ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, render],
+        processors=[ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, write],
     )
     root = logging.getLogger()
     for old in list(root.handlers):
@@ -96,25 +117,48 @@ def _shared() -> list[Processor]:
     ]
 
 
-def render(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
+def render(_logger: WrappedLogger, _method: str, event: EventDict, secrets: tuple[str, ...] = ()) -> str:
     """One line of strict JSON, ASCII, so that no character in it can pass for a line's end."""
-    plain = {key: _plain(value) for key, value in event.items() if key not in PRIVATE}
+    if event.get("logger") != PROMPTS:
+        return _line(event, secrets)
+    # What was declared private is what this line is for; keys stay out of it.
+    with private.privacy():
+        return _line(event, secrets)
+
+
+def _line(event: EventDict, secrets: tuple[str, ...]) -> str:
+    plain = _members(event, secrets)
     ordered = {key: plain.pop(key) for key in FIRST if key in plain} | plain
     return json.dumps(ordered, allow_nan=False)
 
 
-def _plain(value: Any) -> Any:
+def _members(values: Mapping[Any, Any], secrets: tuple[str, ...]) -> dict[str, Any]:
+    return {
+        str(name): private.BLOT if _opens_doors(name, value) else _plain(value, secrets)
+        for name, value in values.items()
+        if name not in private.CLIENTS
+    }
+
+
+def _opens_doors(name: Any, value: Any) -> bool:
+    """A figure never does: `text_tokens` counts."""
+    return not (value is None or isinstance(value, int | float)) and private.SECRET.search(str(name)) is not None
+
+
+def _plain(value: Any, secrets: tuple[str, ...]) -> Any:
     """Only what JSON knows. Numbers that it doesn't know become words; objects become the name of their type."""
-    if value is None or isinstance(value, str | bool | int):
+    if value is None or isinstance(value, bool | int):
         return value.value if isinstance(value, Enum) else value
+    if isinstance(value, str):
+        return private.blotted(str(value.value if isinstance(value, Enum) else value), secrets)
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     if isinstance(value, Mapping):
-        return {str(key): _plain(entry) for key, entry in value.items() if key not in PRIVATE}
+        return _members(value, secrets)
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(entry) for entry in value]
+        return [_plain(entry, secrets) for entry in value]
     if isinstance(value, PurePath | date):
-        return str(value)
+        return private.blotted(str(value), secrets)
     return f"<{type(value).__name__}>"
 
 
@@ -125,7 +169,3 @@ def _stream(target: Target | TextIO) -> TextIO:
         return sys.stderr
     assert not isinstance(target, str), target
     return target
-
-
-def _rotating(file: PurePath) -> logging.Handler:
-    return logging.handlers.RotatingFileHandler(file, maxBytes=FILE_BYTES, backupCount=FILE_COUNT, encoding="utf-8")

@@ -1,7 +1,7 @@
 """How long the stages of something took, in seconds on a clock that never jumps.
 
 Does: add up seconds per stage, also when a stage fails or comes more than once. Does not: wait for a device; whoever
-times device work synchronises first, inside the stage. Nested stages each count in full.
+times device work synchronises first, inside the stage. Nested stages each count in full. Each stage is a span as well.
 Fed and read by `engine.run`, one timer a job.
 """
 
@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import MappingProxyType
+
+from h3runtime.observe.spans import span
 
 
 class StageTimer:
@@ -26,7 +28,8 @@ class StageTimer:
         """Add the time until the block is left, however it is left, to stage `name`."""
         began = self._clock()
         try:
-            yield
+            with span(name):
+                yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + self._clock() - began
 

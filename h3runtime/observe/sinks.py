@@ -1,0 +1,146 @@
+"""Where log lines go, and what happens when they can't: the service goes on without them.
+
+A reader may have closed the pipe, have stopped reading it, or the disk may be full. Then lines are dropped until the
+target takes them again, and the first line after that says how many were lost. Nothing is raised, nothing is printed
+elsewhere, and nobody waits for a reader for longer than a moment.
+
+    Stream     a descriptor, or any text stream, without a buffer of its own: nothing is left to flush at the exit
+    Rotated    a file that begins anew when it is full
+
+Made by `logs`; fed by the logging module, one line at a time and under its lock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import select
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TextIO
+
+PIPE_PIECE = 4096
+"""Bytes that a pipe takes whole once it says that it takes any (PIPE_BUF of pipe(7))."""
+PATIENCE_MS = 50
+"""How long one piece may wait for a slow reader; the loop that answers everybody waits with it."""
+
+
+class _Losing(logging.Handler):
+    """A handler that counts the lines it can't write."""
+
+    lost = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        try:
+            self.write(self._told_loss() + self.format(record) + "\n")
+        except (OSError, ValueError):
+            # ValueError: the stream is closed.
+            self.lost += 1
+        except Exception:
+            # A line that can't be formatted is our bug; it costs the line, not the service.
+            self.lost += 1
+        else:
+            self.lost = 0
+
+    def write(self, text: str) -> None:
+        raise NotImplementedError
+
+    def _told_loss(self) -> str:
+        if not self.lost:
+            return ""
+        now = datetime.now(UTC).isoformat().replace("+00:00", "Z")
+        told = {"time": now, "level": "warning", "event": "log_lines_lost", "logger": __name__, "lines": self.lost}
+        return json.dumps(told) + "\n"
+
+
+class Stream(_Losing):
+    """Lines to a text stream; to its descriptor if it has one."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__()
+        self._stream = stream
+        self._pen: _Pen | None = None
+        if (fd := _descriptor(stream)) is not None:
+            # What others have printed comes first, and nothing is left that would fail at the exit.
+            stream.flush()
+            self._pen = _Pen(fd)
+
+    def write(self, text: str) -> None:
+        if self._pen is not None:
+            self._pen.write(text)
+        else:
+            self._stream.write(text)
+            self._stream.flush()
+
+
+class Rotated(_Losing):
+    """Lines to a file, which is renamed to `.1` before it gets larger than `size` bytes; `kept` old ones stay.
+
+    OSError if it can't be opened. One process a file.
+    """
+
+    def __init__(self, file: Path, size: int, kept: int) -> None:
+        super().__init__()
+        self._file, self._size, self._kept = file, size, kept
+        self._open()
+
+    def write(self, text: str) -> None:
+        if os.fstat(self._fd).st_size + len(text) > self._size:
+            self._rotate()
+        self._pen.write(text)
+
+    def close(self) -> None:
+        os.close(self._fd)
+        super().close()
+
+    def _open(self) -> None:
+        self._fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._pen = _Pen(self._fd)
+
+    def _rotate(self) -> None:
+        """The old file stays in use until a new one is open."""
+        names = [self._file, *(self._file.with_name(f"{self._file.name}.{n}") for n in range(1, self._kept + 1))]
+        # Absent, it was renamed before and no new one could be opened: the old ones must not move again.
+        if self._file.exists():
+            for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
+                if newer.exists():
+                    newer.replace(older)
+        before = self._fd
+        self._open()
+        os.close(before)
+
+
+class _Pen:
+    """Writes whole lines to a descriptor, or part of one and then no more until the next line has begun."""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._torn = False
+
+    def write(self, text: str) -> None:
+        # The half of a line that got out must not run into the next one.
+        lead = int(self._torn)
+        data = b"\n" * lead + text.encode()
+        done = 0
+        try:
+            while done < len(data):
+                _wait_for_room(self._fd)
+                done += os.write(self._fd, data[done : done + PIPE_PIECE])
+        finally:
+            self._torn = lead < done < len(data) or (self._torn and done == 0)
+
+
+def _descriptor(stream: TextIO) -> int | None:
+    try:
+        return stream.fileno()
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
+def _wait_for_room(fd: int) -> None:
+    """BrokenPipeError or TimeoutError if nothing can be written; a file on a disk always says that it can."""
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    if not poll.poll(PATIENCE_MS):
+        raise TimeoutError

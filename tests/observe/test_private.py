@@ -1,0 +1,123 @@
+"""Prompts and keys stay out of every line, whoever writes it and however it got there."""
+
+import asyncio
+import io
+import json
+import logging
+import time
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from h3runtime.observe import logs
+from h3runtime.observe.private import BLOT, blotted, keep_private, privacy
+
+PROMPT = 'a "secret" cat\nwith café'
+KEY = "sk-planted.Key/0+1=2"
+
+
+@pytest.fixture
+def stream() -> Iterator[io.StringIO]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    stream = io.StringIO()
+    logs.configure(stream, secrets=(KEY,))
+    yield stream
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(False)
+    structlog.reset_defaults()
+
+
+def lines(stream: io.StringIO) -> list[dict]:
+    return [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def fail(text: str) -> None:
+    try:
+        raise ValueError(text)
+    except ValueError:
+        logging.getLogger("some.library").exception("bug with %r", text)
+
+
+def test_a_declared_text_is_blotted_in_exceptions_and_messages(stream):
+    with privacy():
+        keep_private(PROMPT)
+        fail(PROMPT)
+        fail(f"can't tokenize {PROMPT!r}")
+        fail(json.dumps({"text": PROMPT}))
+        structlog.get_logger("ours").info("odd", detail=[f"it was {PROMPT}"])
+    assert len(lines(stream)) == 4
+    for line in stream.getvalue(), *(str(line) for line in lines(stream)):
+        assert "secret" not in line and "caf" not in line
+    assert "ValueError: [private]" in lines(stream)[0]["exception"]
+
+
+def test_a_declaration_reaches_where_the_work_was_sent_and_ends_with_its_request(stream):
+    async def serve(text: str) -> None:
+        with privacy():
+            await asyncio.to_thread(keep_private, text)
+            await asyncio.to_thread(fail, text)
+
+    async def both() -> None:
+        await asyncio.gather(serve("first cat"), serve("second cat"))
+
+    asyncio.run(both())
+    fail("second cat")
+    shown = ["second cat" in str(line) for line in lines(stream)]
+    assert shown == [False, False, True]
+
+
+def test_keys_are_blotted_by_name_by_bearer_and_by_value(stream):
+    structlog.get_logger("ours").info(
+        "request",
+        headers={"Authorization": f"Bearer {KEY}", "X-Api-Key": "abcdef", "cookie": "a=b"},
+        api_key="abcdef",
+        callback_secret="abcdef",
+        access_token="abcdef",
+        text_tokens=12,
+        tokenizer="qwen",
+        keyframes=[3],
+        api_key_file=None,
+    )
+    logging.getLogger("uvicorn.error").warning("Invalid header authorization: Bearer abcdef-not-ours")
+    fail(f"connection to http://host/?k={KEY} failed")
+    text = stream.getvalue()
+    assert KEY not in text and "abcdef" not in text and "a=b" not in text
+    told = lines(stream)[0]
+    assert (told["text_tokens"], told["tokenizer"], told["keyframes"], told["api_key_file"]) == (12, "qwen", [3], None)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_a_prompt_is_told_at_debug_level_and_only_on_request(stream, asked):
+    logs.configure(stream, prompts=asked, secrets=(KEY,))
+    with privacy():
+        keep_private(PROMPT)
+        logs.log_prompt("01J", f"{PROMPT} {KEY}")
+        structlog.get_logger("ours").debug("not this one")
+    told = [(line["level"], line["text"]) for line in lines(stream)]
+    assert told == ([("debug", f"{PROMPT} [private]")] if asked else [])
+
+
+@given(st.text(min_size=4, max_size=40), st.lists(st.sampled_from([repr, json.dumps]), max_size=2))
+def test_a_text_is_found_however_it_was_quoted(text, quotings):
+    shown = text
+    for quote in quotings:
+        shown = quote(shown)
+    with privacy():
+        keep_private(text)
+        assert blotted(f"<{shown}>").count(BLOT) == 1
+        assert len(blotted(f"<{shown}>")) <= len(f"<{BLOT}>") + 2 * 2 * len(quotings)
+
+
+def test_a_long_prompt_costs_little():
+    with privacy():
+        began = time.perf_counter()
+        keep_private("A red ball bounces, “slowly”, over the floor. " * 150)
+        assert time.perf_counter() - began < 0.5
+        began = time.perf_counter()
+        blotted("generate_start" * 10)
+        assert time.perf_counter() - began < 0.005
