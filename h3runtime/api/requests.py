@@ -20,8 +20,11 @@ from ulid import ULID
 from h3runtime.api.problems import BY_STATUS, problem
 from h3runtime.errors import InternalError, MalformedRequest
 from h3runtime.observe.metrics import Metrics
+from h3runtime.observe.private import privacy
+from h3runtime.observe.spans import span
 
 HEADER = "x-request-id"
+TRACE = "traceparent"
 QUIET = frozenset({"/live", "/ready", "/metrics", "/v2/health/live", "/v2/health/ready"})
 """Probes come every few seconds; their log lines would hide the rest."""
 NO_ROUTE = "unmatched"
@@ -59,7 +62,12 @@ class Requests:
                 plain = None
                 await answer(scope, receive, tagged)
 
-        with structlog.contextvars.bound_contextvars(request_id=request_id):
+        caller = Headers(scope=scope).get(TRACE, "")
+        with (
+            structlog.contextvars.bound_contextvars(request_id=request_id),
+            privacy(),
+            span("http_request", traceparent=caller, method=scope["method"], request_id=request_id),
+        ):
             try:
                 await self._app(scope, receive, tagged)
             except Exception as error:
@@ -73,7 +81,7 @@ class Requests:
 
     def _told(self, scope: Scope, status: int, seconds: float) -> None:
         route = getattr(scope.get("route"), "path", NO_ROUTE)
-        self._metrics.request_answered(scope["method"] if route != NO_ROUTE else "any", route, status)
+        self._metrics.request_answered(scope["method"] if route != NO_ROUTE else "any", route, status, seconds)
         if scope["path"] not in QUIET:
             owner = scope["state"].get("owner", "")
             whose = {"owner": owner} if owner else {}

@@ -24,6 +24,7 @@ from h3runtime.errors import Offence, SettingsError
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.observe import logs
 from h3runtime.observe.cores import engine_threads
+from h3runtime.observe.spans import configure_spans
 from h3runtime.settings import Settings
 
 ENGINE = "h3runtime.engine:create"
@@ -43,6 +44,7 @@ def serve(settings: Settings, factory: str = ENGINE) -> int:
     factory: `package.module:function` of the engine; it gets the settings and how many threads it may use.
     """
     _configure_logs(settings)
+    configure_spans(settings.otlp_endpoint, "h3runtime")
     # The folder before the address: with both taken, the server that holds the folder is the one to name.
     service = Service(settings, EngineRecipe(factory, (settings, engine_threads())))
     try:
@@ -69,7 +71,8 @@ def _abandon_threads() -> None:
 
 def _configure_logs(settings: Settings) -> None:
     try:
-        logs.configure("stdout", file=settings.log_file)
+        secrets = [settings.api_key.get_secret_value()] if settings.api_key else []
+        logs.configure("stdout", file=settings.log_file, prompts=settings.log_prompts, secrets=secrets)
     except OSError as error:
         message = f"the log file {settings.log_file} can't be opened: {error.strerror or error}"
         raise SettingsError(

@@ -21,7 +21,8 @@ STEP_BUCKETS = (0.03, 0.1, 0.3, 1, 2, 3, 5, 10, 20, 30, 60, 120, 300)
 """A step takes from milliseconds of the embedded model to minutes of a 15 s clip on a small card."""
 HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1, 10, 60, 600)
 """50 ms is what health may take; the long ones are requests that wait for their clip."""
-METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS"})
+METHODS = frozenset({"GET", "HEAD", "POST", "DELETE", "PUT", "PATCH", "OPTIONS", "any"})
+"""`any` stands for all methods of a path that has no route."""
 
 
 class Metrics:
