@@ -1,8 +1,8 @@
 """The filters that make ffmpeg convert frames as ComfyUI does, and the 16-bit words that a 10-bit encoder is handed.
 
-    uint8 rgb24 or uint16 rgb48  --ffmpeg's scaler-->  yuv420p, BT.709, limited range
+    uint8 rgb24 or uint16 rgb48  --ffmpeg's scaler-->  yuv420p, yuv444p or yuv420p10le, BT.709, limited range
 
-The 8-bit frames of every clip are made where they are decoded (`vae.video_pixels.to_bytes`). Read by `mux`.
+The 8-bit frames of every clip are made where they are decoded (`vae.video_pixels.to_bytes`). Read by `encode_command`.
 
 The conversion runs in ffmpeg (numpy takes longer than the encoder does). swscale's `bilinear` with no further flags is
 the one that ComfyUI's library call resolves to: its planes equal the recorded ones, while `bicubic` (ffmpeg's own
@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from h3runtime.core import PixelFormat
+
 TAGS = {"color_range": "tv", "color_primaries": "bt709", "color_trc": "iec61966-2-1", "colorspace": "bt709"}
 """What the stream says of itself: H.273 primaries 1, transfer 13 (sRGB), matrix 1 (conditioning contract §6)."""
 
@@ -26,10 +28,10 @@ def to_words(frames: NDArray[np.floating[Any]]) -> NDArray[np.uint16]:
     return scaled.astype(np.uint16)
 
 
-def to_yuv420p(stream: Any, matrix: str = "bt709") -> Any:
-    """Append the conversion from full-range RGB to limited-range yuv420p to an ffmpeg-python stream."""
+def to_yuv(stream: Any, pixels: PixelFormat = "yuv420p", matrix: str = "bt709") -> Any:
+    """Append the conversion from full-range RGB to limited-range YUV to an ffmpeg-python stream."""
     converted = stream.filter("scale", flags="bilinear", in_range="pc", out_color_matrix=matrix, out_range="tv")
-    return converted.filter("format", "yuv420p")
+    return converted.filter("format", pixels)
 
 
 def tagged(stream: Any) -> Any:

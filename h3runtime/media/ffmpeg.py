@@ -1,7 +1,8 @@
-"""Which ffmpeg there is and what it can do. Starts it for two questions only; encoding is `mux`.
+"""Which ffmpeg there is and what it can do. Starts it for these questions only; encoding is `mux`.
 
-The engine and the command line call `find_ffmpeg` once and pass the answer on; `/ready` shows it. ffmpeg-python is used
-only to write argument lists (in `mux`): starting and ending programs is `process`.
+The service, the engine and the command line call `find_ffmpeg` once and pass the answer on; `formats` says what of it a
+request may ask for. ffmpeg-python is used only to write argument lists (in `encode_command`): starting and ending
+programs is `process`.
 """
 
 from __future__ import annotations
@@ -11,36 +12,62 @@ import re
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import imageio_ffmpeg
 
+from h3runtime.core import AudioCodec, PixelFormat, VideoCodec
 from h3runtime.errors import BackendUnavailable
 
-H264_ENCODERS = ("libx264", "libopenh264")
-"""Software H.264 encoders, best first. Hardware ones are listed by builds that can't run them, so none is chosen."""
+VIDEO_ENCODERS: Mapping[VideoCodec, tuple[str, ...]] = {
+    "h264": ("libx264", "libopenh264"),
+    "hevc": ("libx265",),
+    "vp9": ("libvpx-vp9",),
+    "av1": ("libsvtav1", "libaom-av1"),
+}
+"""Software encoders, best first. Hardware ones are listed by builds that can't run them, so none is chosen."""
+AUDIO_ENCODERS: Mapping[AudioCodec, str] = {
+    "aac": "aac",
+    "opus": "libopus",
+    "flac": "flac",
+    "pcm_s16le": "pcm_s16le",
+}
+"""ffmpeg's own `opus` is marked experimental, so it isn't used."""
 ANSWER_SECONDS = 20.0
 """How long a program may take to say what it is; a cold disk is slow, a hung network mount never answers."""
 ENCODER_LINE = re.compile(r"^ [VAS][F.][S.][X.][B.][D.] (\w\S*)", re.MULTILINE)
 """One line of `ffmpeg -encoders`: six flags, then the name."""
+PIXEL_FORMATS = re.compile(r"Supported pixel formats:(.*)")
+"""One line of `ffmpeg -h encoder=NAME`."""
+EVERY_ENCODER_TAKES = frozenset({"yuv420p"})
+"""What is assumed of an encoder that doesn't say."""
 
 
 @dataclass(frozen=True, slots=True)
 class FFmpeg:
-    """A program that ran. `encoders` are the names it lists; `why` says how it was chosen."""
+    """A program that ran. `encoders` are the names it lists; `why` says how it was chosen. pixel_formats: of each of
+    the `VIDEO_ENCODERS` it has."""
 
     path: Path
     version: str
     encoders: frozenset[str]
     why: str
+    pixel_formats: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
 
-    @property
-    def h264(self) -> str | None:
-        """The H.264 encoder that clips are made with, or None."""
-        return next((name for name in H264_ENCODERS if name in self.encoders), None)
+    def video_encoder(self, codec: VideoCodec, pixels: PixelFormat | None = None) -> str | None:
+        """The best encoder of a codec that takes these pixels (None: any), or None."""
+        found = (name for name in VIDEO_ENCODERS[codec] if name in self.encoders)
+        return next((name for name in found if pixels is None or pixels in self._takes(name)), None)
+
+    def audio_encoder(self, codec: AudioCodec) -> str | None:
+        name = AUDIO_ENCODERS[codec]
+        return name if name in self.encoders else None
+
+    def _takes(self, encoder: str) -> frozenset[str]:
+        return self.pixel_formats.get(encoder, EVERY_ENCODER_TAKES)
 
 
 def find_ffmpeg(search: str | None = None) -> FFmpeg:
@@ -65,11 +92,22 @@ def find_ffmpeg(search: str | None = None) -> FFmpeg:
 
 
 def ask_ffmpeg(path: Path, why: str, seconds: float = ANSWER_SECONDS) -> FFmpeg:
-    """Version and encoders of one program; `BackendUnavailable` if it doesn't answer like ffmpeg."""
-    version = re.match(r"ffmpeg version (\S+)", _answer(path, "-version", seconds))
+    """Version, encoders and their pixel formats of one program; `BackendUnavailable` if it doesn't answer like
+    ffmpeg."""
+    version = re.match(r"ffmpeg version (\S+)", _answer(path, ["-version"], seconds))
     if version is None:
         raise BackendUnavailable("it doesn't answer like ffmpeg")
-    return FFmpeg(path, version[1], frozenset(ENCODER_LINE.findall(_answer(path, "-encoders", seconds))), why)
+    encoders = frozenset(ENCODER_LINE.findall(_answer(path, ["-encoders"], seconds)))
+    known = [name for names in VIDEO_ENCODERS.values() for name in names if name in encoders]
+    return FFmpeg(path, version[1], encoders, why, {name: _pixel_formats(path, name, seconds) for name in known})
+
+
+def _pixel_formats(path: Path, encoder: str, seconds: float) -> frozenset[str]:
+    answer = ""
+    with suppress(BackendUnavailable):
+        answer = _answer(path, ["-h", f"encoder={encoder}"], seconds)
+    listed = PIXEL_FORMATS.search(answer)
+    return frozenset(listed[1].split()) if listed is not None else EVERY_ENCODER_TAKES
 
 
 def _candidates(search: str | None) -> Iterator[tuple[Path, str]]:
@@ -81,14 +119,14 @@ def _candidates(search: str | None) -> Iterator[tuple[Path, str]]:
 
 
 def _lacking(tool: FFmpeg) -> str | None:
-    if tool.h264 is None:
-        return f"version {tool.version} has no H.264 encoder ({' or '.join(H264_ENCODERS)})"
-    return None if "aac" in tool.encoders else f"version {tool.version} has no AAC encoder"
+    if tool.video_encoder("h264") is None:
+        return f"version {tool.version} has no H.264 encoder ({' or '.join(VIDEO_ENCODERS['h264'])})"
+    return None if tool.audio_encoder("aac") else f"version {tool.version} has no AAC encoder"
 
 
-def _answer(path: Path, question: str, seconds: float) -> str:
+def _answer(path: Path, question: list[str], seconds: float) -> str:
     """What the program prints on stdout. It gets a group of its own, which is gone afterwards whatever it did."""
-    command = [str(path), "-nostdin", question]
+    command = [str(path), "-nostdin", *question]
     try:
         asked = subprocess.Popen(
             command,

@@ -1,9 +1,10 @@
-"""A clip is written while it is being decoded: frames go in as chunks, an MP4 with sound comes out under its name.
+"""A clip is written while it is being decoded: frames go in as chunks, a file with sound comes out under its name.
 
     decoder --put--> queue of 2 chunks --writer thread--> ffmpeg's stdin --> temporary file --finish--> the output
 
-The engine (or `decode`) feeds it, `process` runs ffmpeg, `probe` counts what came out, `delivery` gives it its name. It
-converts no frames itself: `colour` says how ffmpeg does. The sound is complete before the first frame, as a float WAV.
+The engine (or `decode`) feeds it, `encode_command` says what ffmpeg is to do, `process` runs it, `probe` counts what
+came out, `delivery` gives it its name. It converts no frames itself, but drops and repeats them where the clip is to
+have another rate (`retiming`). The sound is complete before the first frame, as a float WAV of the delivered rate.
 
 Memory: the queue holds 2 chunks, the thread one more, whatever the length of the clip; `put` copies, so the caller may
 reuse its buffer. Every way out, normal or not, ends ffmpeg and its whole process group and removes the temporary files;
@@ -13,7 +14,6 @@ the output's name is only ever given to a whole, synced, counted file.
 from __future__ import annotations
 
 import queue
-import re
 import shutil
 import tempfile
 import threading
@@ -22,46 +22,30 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-import ffmpeg
 import numpy as np
 from numpy.typing import NDArray
 
-from h3runtime.core import FPS, SAMPLE_RATE, EncodeSettings
+from h3runtime.core import FPS, AudioCodec, EncodeSettings, VideoCodec
 from h3runtime.errors import (
-    BackendUnavailable,
     BadMedia,
     EncoderFailed,
-    H3Error,
     JobCancelled,
-    JobDiskFull,
-    JobTimeout,
-    Offence,
-    invalid,
 )
-from h3runtime.media.colour import TAGS, tagged, to_yuv420p
 from h3runtime.media.delivery import deliver, disk_error, refuse_existing
+from h3runtime.media.encode_command import ClipShape, mux_command, temporary_name, video_encoder_of
+from h3runtime.media.encoder_faults import STAGE, encoder_fault, is_chatter
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.probe import count_packets
-from h3runtime.media.process import POLL, Child, ChildExitedError, ChildStalledError, GivenUpError
-from h3runtime.media.sound import require_finite, trim, wav_bytes
+from h3runtime.media.process import POLL, Child
+from h3runtime.media.retiming import picture_count, rate_of, times_shown
+from h3runtime.media.sound import at_rate, require_finite, samples_for, trim, wav_bytes
 from h3runtime.media.worker import Worker
 
-STAGE = "mux"
+__all__ = ["ClipShape", "ClipWriter", "Limits", "WrittenClip"]
+
 QUEUED_CHUNKS = 2
-NO_SPACE = re.compile(r"No space left on device|Disk quota exceeded")
-"""What ffmpeg prints for ENOSPC and EDQUOT; it passes on no number."""
-ABSOLUTE_PATH = re.compile(r"(?:file:)?/[^\s'\":]*/[^\s'\":]*")
-
-
-@dataclass(frozen=True, slots=True)
-class ClipShape:
-    """What is promised before the first frame: frames [F, H, W, 3] of `width` x `height`, both even."""
-
-    width: int
-    height: int
-    frames: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +59,18 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class WrittenClip:
-    """The file under its name. samples: sound samples a channel that the encoder was handed, 0 without sound."""
+    """The file under its name. frames: those that were put in; `pictures` are in the file, at its own rate. samples: of
+    the sound, a channel, at its delivered rate, that the encoder was handed, 0 without sound."""
 
     output: Path
     bytes: int
     sha256: str
     frames: int
+    pictures: int
     samples: int
+    video_codec: VideoCodec
     video_encoder: str
+    audio_codec: AudioCodec | None
 
 
 class ClipWriter:
@@ -91,7 +79,8 @@ class ClipWriter:
     tool:        from `find_ffmpeg`.
     output:      the final name; its folder exists and is on the file system of `scratch`.
     scratch:     an existing folder for the temporary files.
-    sound:       float32 [C, n], C 1 or 2, at 32 kHz, its loudness settled, or None; it is trimmed here, never padded.
+    sound:       float32 [C, n], C 1 or 2, at 32 kHz, its loudness settled, or None; it is trimmed here, never padded,
+                 and brought to the delivered rate.
     should_stop: asked from `put` and `finish`, at least ten times a second; then `JobCancelled`.
     on_line:     gets ffmpeg's messages of `loglevel` and above, from a thread.
 
@@ -116,7 +105,8 @@ class ClipWriter:
         on_line: Callable[[str], None] | None = None,
     ) -> None:
         self._tool, self._output, self._scratch, self._shape = tool, output, scratch, shape
-        self._sound = None if sound is None else _judged(sound, shape.frames)
+        self._sound = None if sound is None else _judged(sound, shape.frames, encode.sample_rate)
+        self._rate = rate_of(encode.fps)
         self._encode, self._overwrite, self._limits = encode, overwrite, limits
         self._should_stop, self._loglevel, self._on_line = should_stop, loglevel, on_line
         self._queue: queue.Queue[NDArray[np.uint8] | None] = queue.Queue(QUEUED_CHUNKS)
@@ -166,8 +156,17 @@ class ClipWriter:
             size, digest = deliver(self._clip, self._output, overwrite=self._overwrite)
         except OSError as error:
             raise disk_error(error, STAGE) from error
-        samples = 0 if self._sound is None else self._sound.shape[-1]
-        return WrittenClip(self._output, size, digest, self._taken, samples, self._tool.h264 or "")
+        return WrittenClip(
+            output=self._output,
+            bytes=size,
+            sha256=digest,
+            frames=self._taken,
+            pictures=self._pictures,
+            samples=0 if self._sound is None else self._sound.shape[-1],
+            video_codec=self._encode.video_codec,
+            video_encoder=video_encoder_of(self._tool, self._encode),
+            audio_codec=None if self._sound is None else self._encode.audio_codec,
+        )
 
     def abort(self) -> None:
         """End ffmpeg and remove the temporary files; nothing left to do after `finish`. May be called again."""
@@ -180,16 +179,25 @@ class ClipWriter:
     @property
     def _clip(self) -> Path:
         assert self._folder is not None
-        return self._folder / "clip.mp4"
+        return self._folder / temporary_name(self._encode)
+
+    @property
+    def _pictures(self) -> int:
+        return picture_count(self._shape.frames, self._rate)
 
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=".clip-", dir=self._scratch)).absolute()
         wav = None
         if self._sound is not None:
             wav = self._folder / "sound.wav"
-            wav.write_bytes(wav_bytes(self._sound))
+            wav.write_bytes(wav_bytes(self._sound, self._encode.sample_rate))
         command = mux_command(self._tool, self._shape, wav, self._clip, self._encode, self._loglevel)
-        child = Child(command, stall_seconds=self._limits.stall, given_up=self._abandoned.is_set, on_line=self._on_line)
+        child = Child(
+            command,
+            stall_seconds=self._limits.stall,
+            given_up=self._abandoned.is_set,
+            on_line=None if self._on_line is None else self._say,
+        )
         thread = Worker(self._write, (child,))
         try:
             thread.start()
@@ -211,21 +219,36 @@ class ClipWriter:
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
-            raise self._typed(self._failure)
+            raise encoder_fault(self._failure, self._clip.parent)
         if self._should_stop():
             raise JobCancelled("The job was cancelled", stage=STAGE)
 
     def _write(self, child: Child) -> None:
         """The writer thread: chunks to ffmpeg until the sentinel, then its end. Owns the child."""
+        fed = 0
         try:
             while (chunk := self._next(child)) is not None:
-                child.feed(chunk.reshape(-1).data)
+                self._feed(child, chunk, fed)
+                fed += len(chunk)
             child.close_input()
             child.wait(self._progress, self._limits.finish)
         except BaseException as error:
             self._failure = error
         finally:
             child.end()
+
+    def _feed(self, child: Child, chunk: NDArray[np.uint8], first: int) -> None:
+        """A chunk as it is, or each of its frames, from number `first` on, as often as the delivered rate shows it."""
+        if self._rate == FPS:
+            child.feed(chunk.reshape(-1).data)
+            return
+        for index, frame in enumerate(chunk, first):
+            for _ in range(times_shown(index, self._shape.frames, self._rate)):
+                child.feed(frame.reshape(-1).data)
+
+    def _say(self, line: str) -> None:
+        if self._on_line is not None and not is_chatter(line):
+            self._on_line(line)
 
     def _next(self, child: Child) -> NDArray[np.uint8] | None:
         while True:
@@ -245,79 +268,15 @@ class ClipWriter:
             video, audio = count_packets(self._clip)
         except BadMedia as error:
             raise EncoderFailed("The encoder wrote a file that can't be read", stage=STAGE) from error
-        if video != self._taken or (self._sound is not None and not audio):
+        if video != self._pictures or (self._sound is not None and not audio):
             raise EncoderFailed(
-                f"The encoder wrote {video} of {self._taken} frames and {audio} sound packets", stage=STAGE
+                f"The encoder wrote {video} of {self._pictures} frames and {audio} sound packets", stage=STAGE
             )
 
-    def _typed(self, failure: BaseException) -> BaseException:
-        """What ended the writer thread, as the error the caller sees."""
-        match failure:
-            case ChildStalledError(seconds=seconds):
-                return JobTimeout(f"The encoder made no progress for {seconds:g} s", stage=STAGE)
-            case ChildExitedError():
-                return _exited(failure, self._clip.parent)
-            case GivenUpError():
-                return JobCancelled("The clip was abandoned", stage=STAGE)
-            case OSError():
-                return disk_error(failure, STAGE)
-        return failure
 
-
-def mux_command(
-    tool: FFmpeg, shape: ClipShape, wav: Path | None, clip: Path, encode: EncodeSettings, loglevel: str = "error"
-) -> list[str]:
-    """The whole command line: rgb24 frames on stdin and a WAV in, an MP4 of H.264 and AAC out.
-
-    24 fps, yuv420p, BT.709 tags, `use_metadata_tags+faststart`, the encoders' own quality unless `encode` names one
-    (conditioning contract §6). `InvalidRequest` for a crf that the H.264 encoder at hand doesn't know.
-    """
-    size = shape.width, shape.height
-    raw = ffmpeg.input(
-        "pipe:0", format="rawvideo", pix_fmt="rgb24", video_size=size, framerate=FPS, protocol_whitelist="pipe"
-    )
-    streams = [tagged(to_yuv420p(raw))]
-    options: dict[str, Any] = _video_options(tool, encode)
-    if wav is not None:
-        streams.append(ffmpeg.input(str(wav), format="wav", protocol_whitelist="file"))
-        options |= _audio_options(encode)
-    options |= {"format": "mp4", "movflags": "use_metadata_tags+faststart"}
-    arguments = ffmpeg.get_args(ffmpeg.output(*streams, str(clip), **options))
-    return [str(tool.path), "-hide_banner", "-nostdin", "-nostats", "-xerror", "-loglevel", loglevel, *arguments]
-
-
-def _video_options(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
-    if tool.h264 is None:
-        raise BackendUnavailable(f"ffmpeg {tool.version} has no H.264 encoder")
-    options: dict[str, Any] = {"c:v": tool.h264, "pix_fmt": "yuv420p"} | TAGS
-    if encode.crf is not None:
-        if tool.h264 != "libx264":
-            raise invalid([Offence("format.crf", f"{tool.h264} has no crf", "absent")])
-        options["crf"] = encode.crf
-    return options
-
-
-def _audio_options(encode: EncodeSettings) -> dict[str, Any]:
-    options: dict[str, Any] = {"c:a": "aac", "ar": SAMPLE_RATE}
-    return options if encode.audio_bitrate is None else options | {"b:a": encode.audio_bitrate}
-
-
-def _judged(sound: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
+def _judged(sound: NDArray[np.float32], frames: int, rate: int) -> NDArray[np.float32]:
     if sound.ndim != 2 or sound.shape[0] not in (1, 2) or sound.dtype != np.float32:
         raise ValueError(f"a sound of {sound.dtype} {sound.shape}, expected float32 (1 or 2, n)")
     cut = trim(sound, frames)
     require_finite(cut, STAGE)
-    return cut
-
-
-def _exited(failure: ChildExitedError, folder: Path) -> H3Error:
-    """The child's last line says why; names of files on this machine are taken out of it."""
-    if NO_SPACE.search(failure.tail):
-        return JobDiskFull("The disk is full; the unfinished clip was removed", stage=STAGE)
-    if failure.code is None:
-        how = "stopped reading"
-    else:
-        how = f"ended with status {failure.code}" if failure.code >= 0 else f"was ended by signal {-failure.code}"
-    lines = [line.strip() for line in failure.tail.replace("\r", "\n").split("\n") if line.strip()]
-    words = ABSOLUTE_PATH.sub("(file)", lines[-1].replace(f"{folder}/", "")) if lines else ""
-    return EncoderFailed(f"The encoder {how}" + (f": {words}" if words else ""), stage=STAGE)
+    return at_rate(cut, rate, samples_for(frames, rate=rate))

@@ -1,10 +1,11 @@
 """Sound on its way out: the loudness rule, the length that goes with a picture, float WAV and FLAC files.
 
-The audio decoder feeds it, `mux` and `decode --audio-only` read it. `mux` makes AAC of it, `checks` judges it.
+The audio decoder feeds it, `mux` and `decode --audio-only` read it. `mux` delivers it with a picture, `checks` judges.
 
     loudness   w / max(1, 5 * std(w)), std unbiased over channels and samples of one item, so only sounds with std above
                0.2 become softer; ComfyUI's decode node, left out by the official release (conditioning contract §6)
     length     at most ceil(32000 / 24 * F) samples for F frames, never padded (conditioning contract §0, §6)
+    rate       soxr, its VHQ recipe, after both: the rule and the cut are those of 32 kHz whatever is delivered
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal
 
 import numpy as np
 import soundfile
+import soxr
 from numpy.typing import NDArray
 
 from h3runtime.core import FPS, SAMPLE_RATE
@@ -44,6 +46,14 @@ def samples_for(frames: int, fps: int = FPS, rate: int = SAMPLE_RATE) -> int:
 def trim(waveform: NDArray[np.float32], frames: int) -> NDArray[np.float32]:
     """float32 [..., n] -> [..., min(n, samples_for(frames))]."""
     return waveform[..., : samples_for(frames)]
+
+
+def at_rate(waveform: NDArray[np.float32], rate: int, most: int) -> NDArray[np.float32]:
+    """float32 [C, n] at 32 kHz -> [C, at most `most`] at `rate`; 32 kHz passes untouched."""
+    if rate == SAMPLE_RATE or not waveform.shape[1]:
+        return waveform[:, :most]
+    converted: NDArray[np.float32] = soxr.resample(np.ascontiguousarray(waveform.T), SAMPLE_RATE, rate, "VHQ")
+    return np.ascontiguousarray(converted[:most].T)
 
 
 def prepare(waveform: NDArray[np.float32], frames: int, loudness: Literal["comfyui", "none"]) -> NDArray[np.float32]:

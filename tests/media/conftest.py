@@ -10,7 +10,10 @@ import pytest
 from numpy.typing import NDArray
 
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
+from h3runtime.media.formats import CONTAINERS
 from h3runtime.media.worker import Worker
+
+SUFFIXES = {holds.suffix for holds in CONTAINERS.values()}
 
 
 @pytest.fixture(scope="session")
@@ -81,7 +84,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(Worker, "start", started)
     yield tmp_path
     assert list((tmp_path / "scratch").iterdir()) == []
-    assert [p.name for p in (tmp_path / "out").iterdir() if p.suffix != ".mp4"] == []
+    assert [p.name for p in (tmp_path / "out").iterdir() if p.suffix not in SUFFIXES] == []
     assert not any(worker.is_alive() for worker in workers)
     if (tmp_path / "group").exists():
         assert still_running((tmp_path / "group").read_text().strip()) == []

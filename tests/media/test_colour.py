@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from h3runtime.media.colour import to_words, to_yuv420p
+from h3runtime.media.colour import to_words, to_yuv
 
 
 @given(st.floats(-2, 2, width=32))
@@ -36,7 +36,7 @@ def test_flat_colours_are_bt709_limited(tool, size: tuple[int, int]) -> None:
     colours = np.array([(255, 0, 0), (0, 255, 0), (0, 0, 255), (255, 255, 255), (0, 0, 0), (17, 130, 201)])
     frames = np.broadcast_to(colours[:, None, None].astype(np.uint8), (6, height, width, 3))
     raw = ffmpeg.input("pipe:0", format="rawvideo", pix_fmt="rgb24", video_size=size, framerate=24)
-    out = ffmpeg.output(to_yuv420p(raw), "pipe:1", format="rawvideo", pix_fmt="yuv420p")
+    out = ffmpeg.output(to_yuv(raw), "pipe:1", format="rawvideo", pix_fmt="yuv420p")
     command = [str(tool.path), "-loglevel", "error", *ffmpeg.get_args(out)]
     done = subprocess.run(command, input=np.ascontiguousarray(frames).tobytes(), capture_output=True, check=True)
     planes = np.frombuffer(done.stdout, np.uint8).reshape(6, -1)

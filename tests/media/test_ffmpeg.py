@@ -34,13 +34,18 @@ def answering(folder: Path, encoders: str = ENCODERS) -> Path:
 def test_the_one_on_the_path_comes_first(tmp_path: Path) -> None:
     path = answering(tmp_path)
     tool = find_ffmpeg(str(tmp_path))
-    assert (tool.path, tool.version, tool.h264, tool.why) == (path, "6.1-test", "libx264", "ffmpeg on PATH")
+    assert (tool.path, tool.version, tool.video_encoder("h264"), tool.why) == (
+        path,
+        "6.1-test",
+        "libx264",
+        "ffmpeg on PATH",
+    )
     assert tool.encoders == {"libx264", "h264_odd", "aac"}
 
 
 def test_without_one_the_bundled_one_is_taken(tools) -> None:
     assert tools["bundled"].why == "imageio-ffmpeg's binary"
-    assert tools["bundled"].h264 == "libx264" and "aac" in tools["bundled"].encoders
+    assert tools["bundled"].video_encoder("h264") == "libx264" and "aac" in tools["bundled"].encoders
 
 
 @pytest.mark.parametrize(
@@ -61,7 +66,7 @@ def test_one_without_h264_is_passed_over_and_named(tmp_path: Path) -> None:
 
 def test_openh264_will_do(tmp_path: Path) -> None:
     answering(tmp_path, ENCODERS.replace("libx264", "libopenh264"))
-    assert find_ffmpeg(str(tmp_path)).h264 == "libopenh264"
+    assert find_ffmpeg(str(tmp_path)).video_encoder("h264") == "libopenh264"
 
 
 def test_none_at_all_is_one_error_with_every_reason(tmp_path: Path, monkeypatch) -> None:

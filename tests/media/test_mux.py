@@ -58,7 +58,7 @@ def test_a_clip_holds_exactly_what_was_promised(tool, place, frames, sound) -> N
     assert (facts.sound.codec, facts.sound.rate, facts.sound.channels) == ("aac", 32000, 2)
     body = clip.output.read_bytes()
     assert (clip.bytes, clip.sha256) == (len(body), hashlib.sha256(body).hexdigest())
-    assert (clip.frames, clip.samples, clip.video_encoder) == (22, 29334, tool.h264)
+    assert (clip.frames, clip.samples, clip.video_encoder) == (22, 29334, tool.video_encoder("h264"))
     assert body.index(b"moov") < body.index(b"mdat")
 
 

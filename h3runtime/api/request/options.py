@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from h3runtime.api.request.values import read_bitrate
-from h3runtime.api.strict import Strict
+from h3runtime.api.strict import Strict, refusal, shown
+from h3runtime.core import AudioCodec, Container, EncodeSettings, PixelFormat, VideoCodec
+from h3runtime.media.formats import CRF_RANGE, FPS_RANGE, FormatWish, Loudness, SampleRate, settle
+
+
+def _read_fps(value: Any) -> float:
+    low, high = FPS_RANGE
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise refusal(f"{shown(value)} is no rate of pictures", f"a number, {low:g}..{high:g} a second")
+    return float(value)
 
 
 class FormatBody(Strict):
-    """How the clip is encoded. Fields with a single legal value say what is made, and may be left out."""
+    """How the clip is encoded. Each field by itself: `media.formats` judges them together, and by what the ffmpeg of
+    this server has; `/ready` lists it."""
 
-    container: Literal["mp4"] = "mp4"
-    video_codec: Literal["h264"] = "h264"
-    crf: int | None = Field(default=None, ge=0, le=51, description="Quality of the picture: lower is better.")
-    pixel_format: Literal["yuv420p"] = "yuv420p"
-    audio_codec: Literal["aac"] = "aac"
+    container: Container | None = Field(None, description="Kind of file. Default: mp4.")
+    video_codec: VideoCodec | None = Field(None, description="Default: h264, in webm vp9.")
+    crf: int | None = Field(
+        default=None, ge=CRF_RANGE[0], le=CRF_RANGE[1], description="Quality of the picture: lower is better."
+    )
+    pixel_format: PixelFormat | None = Field(None, description="Default: yuv420p.")
+    audio_codec: AudioCodec | None = Field(None, description="Default: aac, in webm opus.")
     audio_bitrate: Annotated[
         int | None, BeforeValidator(read_bitrate), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
-    ] = Field(default=None, description='Bits a second, or "192k".')
-    sample_rate: Literal[32000] = 32000
-    fps: Literal[24] = 24
-    loudness: Literal["comfyui", "none"] = Field(default="comfyui", description="Divide by max(1, 5*std), or leave it.")
+    ] = Field(default=None, description='Bits a second, or "192k"; of a codec that loses something.')
+    sample_rate: SampleRate | None = Field(None, description="Hz. Default: 32000, of opus 48000.")
+    fps: Annotated[float | None, BeforeValidator(_read_fps)] = Field(
+        None,
+        json_schema_extra={"minimum": FPS_RANGE[0], "maximum": FPS_RANGE[1]},
+        description="Pictures a second. Default: 24; another shows each picture at its own time.",
+    )
+    loudness: Loudness | None = Field(
+        None, description="comfyui, the default: divide by max(1, 5*std). none: leave it."
+    )
+
+    def settled(self) -> EncodeSettings:
+        """With the defaults of its container."""
+        return settle(FormatWish.of(self.model_dump(exclude_none=True)))
 
 
 class DiagnosticsBody(Strict):

@@ -15,7 +15,7 @@ import soundfile
 from numpy.typing import NDArray
 
 from h3runtime.core import EncodeSettings
-from h3runtime.media.colour import to_words, to_yuv420p
+from h3runtime.media.colour import to_words, to_yuv
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.mux import ClipShape, ClipWriter
 from h3runtime.media.probe import ClipFacts, probe_clip, read_planes
@@ -50,7 +50,7 @@ def _near(got: NDArray, want: NDArray) -> None:
 def _scaled(tool: FFmpeg, rgb: NDArray[np.uint8], matrix: str) -> NDArray[np.uint8]:
     count, height, width, _ = rgb.shape
     raw = ffmpeg.input("pipe:0", format="rawvideo", pix_fmt="rgb24", video_size=(width, height), framerate=24)
-    out = ffmpeg.output(to_yuv420p(raw, matrix), "pipe:1", format="rawvideo", pix_fmt="yuv420p")
+    out = ffmpeg.output(to_yuv(raw, matrix=matrix), "pipe:1", format="rawvideo", pix_fmt="yuv420p")
     command = [str(tool.path), "-loglevel", "error", *ffmpeg.get_args(out)]
     planes = subprocess.run(command, input=rgb.tobytes(), capture_output=True, check=True).stdout
     return np.frombuffer(planes, np.uint8).reshape(count, height * 3 // 2, width)

@@ -1,0 +1,122 @@
+"""The command line that makes a file of frames on stdin and a WAV: ffmpeg's arguments for every legal `EncodeSettings`.
+
+Starts nothing: `mux` does, `formats` has judged the settings. Pictures and sound arrive at the delivered rates already.
+
+    pictures   rgb24 -> the codec's pixels, BT.709, limited range (`colour`), tagged in stream and container
+    quality    what `crf` says; else H.264 and HEVC's encoders decide themselves, VP9 and AV1 get `QUALITY`, without
+               which theirs is a small fixed bit rate
+    repeatable Matroska's random ids are left out, so that the same clip is the same file in every container
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ffmpeg
+
+from h3runtime.core import EncodeSettings
+from h3runtime.errors import BackendUnavailable, Offence, invalid
+from h3runtime.media.colour import TAGS, tagged, to_yuv
+from h3runtime.media.ffmpeg import FFmpeg
+from h3runtime.media.formats import CONTAINERS, NO_CRF, suffix_of
+from h3runtime.media.retiming import rate_of
+
+QUALITY: Mapping[str, int] = {"libvpx-vp9": 34, "libsvtav1": 35, "libaom-av1": 35}
+"""crf of encoders whose own default is none: at these the PSNR of a moving test picture is that of libx264's own 23."""
+ENCODER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    # x265 writes a page about itself to stderr whatever ffmpeg is told.
+    "libx265": {"x265-params": "log-level=error"},
+    "libvpx-vp9": {"b:v": 0, "deadline": "good", "cpu-used": 4, "row-mt": 1},
+    "libsvtav1": {"preset": 8},
+    "libaom-av1": {"b:v": 0, "cpu-used": 6, "row-mt": 1},
+}
+"""Constant quality where a bit rate would be the default, and presets at which 39 frames of 320x192 take about a second
+of one core."""
+LEAST_CRF: Mapping[str, int] = {"libsvtav1": 1}
+"""Where 0 means that none was given."""
+MUXER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
+    "mp4": {"movflags": "use_metadata_tags+faststart"},
+    "mov": {"movflags": "use_metadata_tags+faststart"},
+    "matroska": {"fflags": "+bitexact"},
+    "webm": {"fflags": "+bitexact"},
+}
+SOUND_OPTIONS: Mapping[str, Mapping[str, Any]] = {"flac": {"sample_fmt": "s32"}}
+"""s32 is 24 bits of FLAC, the most that all players read."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClipShape:
+    """What is promised before the first frame: frames [F, H, W, 3] of `width` x `height`, both even, at 24 fps."""
+
+    width: int
+    height: int
+    frames: int
+
+
+def mux_command(
+    tool: FFmpeg, shape: ClipShape, wav: Path | None, clip: Path, encode: EncodeSettings, loglevel: str = "error"
+) -> list[str]:
+    """The whole command line: rgb24 frames at the delivered rate on stdin and a WAV in, one file out.
+
+    MP4 of H.264 and AAC at 24 fps with no more options than ComfyUI has (conditioning contract §6) is the default.
+    `InvalidRequest` for a crf that the encoder at hand doesn't know, `BackendUnavailable` for a codec without encoder.
+    """
+    size, rate = (shape.width, shape.height), rate_of(encode.fps)
+    raw = ffmpeg.input(
+        "pipe:0", format="rawvideo", pix_fmt="rgb24", video_size=size, framerate=str(rate), protocol_whitelist="pipe"
+    )
+    streams = [tagged(to_yuv(raw, encode.pixel_format))]
+    options = _video_options(tool, encode)
+    if wav is not None:
+        streams.append(ffmpeg.input(str(wav), format="wav", protocol_whitelist="file"))
+        options |= _audio_options(tool, encode)
+    options |= _muxer_options(encode, has_sound=wav is not None)
+    arguments = ffmpeg.get_args(ffmpeg.output(*streams, str(clip), **options))
+    return [str(tool.path), "-hide_banner", "-nostdin", "-nostats", "-xerror", "-loglevel", loglevel, *arguments]
+
+
+def video_encoder_of(tool: FFmpeg, encode: EncodeSettings) -> str:
+    """`BackendUnavailable` if there is none of these pixels."""
+    found = tool.video_encoder(encode.video_codec, encode.pixel_format)
+    if found is None:
+        raise BackendUnavailable(f"ffmpeg {tool.version} has no encoder of {encode.video_codec} {encode.pixel_format}")
+    return found
+
+
+def temporary_name(encode: EncodeSettings) -> str:
+    """Of the unfinished file: the suffix tells no muxer anything, but a person who finds it."""
+    return f"clip{suffix_of(encode.container)}"
+
+
+def _video_options(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
+    encoder = video_encoder_of(tool, encode)
+    options: dict[str, Any] = {"c:v": encoder, "pix_fmt": encode.pixel_format} | TAGS
+    options |= ENCODER_OPTIONS.get(encoder, {})
+    crf = QUALITY.get(encoder) if encode.crf is None else max(encode.crf, LEAST_CRF.get(encoder, 0))
+    if encode.crf is not None and encoder in NO_CRF:
+        raise invalid([Offence("format.crf", f"{encoder} has no crf", "absent")])
+    return options if crf is None else options | {"crf": crf}
+
+
+def _audio_options(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
+    encoder = tool.audio_encoder(encode.audio_codec)
+    if encoder is None:
+        raise BackendUnavailable(f"ffmpeg {tool.version} has no encoder of {encode.audio_codec}")
+    options: dict[str, Any] = {"c:a": encoder, "ar": encode.sample_rate}
+    options |= SOUND_OPTIONS.get(encode.audio_codec, {})
+    return options if encode.audio_bitrate is None else options | {"b:a": encode.audio_bitrate}
+
+
+def _muxer_options(encode: EncodeSettings, *, has_sound: bool) -> dict[str, Any]:
+    muxer = CONTAINERS[encode.container].muxer
+    options: dict[str, Any] = {"format": muxer, **MUXER_OPTIONS[muxer]}
+    if encode.video_codec == "hevc" and encode.container in ("mp4", "mov"):
+        # QuickTime and Safari play HEVC under this name only; ffmpeg's own choice is hev1.
+        options["tag:v"] = "hvc1"
+    if encode.audio_codec == "flac" and encode.container == "mp4" and has_sound:
+        # ffmpeg before 7 calls FLAC in MP4 experimental; the mapping is published since 2018.
+        options["strict"] = "experimental"
+    return options
