@@ -1,41 +1,32 @@
 """A medium by its URL: fetched from an allowed host, to a file of ours, within limits of size, time and redirects.
 
-    judge the URL and its host -> resolve once -> judge the addresses -> connect to one of those -> ask -> stream
-              ^-------------------------- a redirect: all of it again ---------------------------------'
+    judge the URL and its host -> connect (`connecting`) -> ask -> stream
+              ^--------- a redirect: all of it again ---------'
 
-The connection goes to the very address that was judged, so a name that resolves otherwise a moment later gains nothing.
-TLS is verified against the host's name. There are no proxies, cookies, credentials and encodings. A refusal is
-`InvalidRequest` with the legal hosts; whatever the other server does wrong is `BadMedia`. Fed by `copies`.
+There are no cookies, credentials and encodings. A refusal is `InvalidRequest` with the legal hosts; whatever the other
+server does wrong is `BadMedia`. Fed by `copies`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import http.client
-import io
-import socket
 import ssl
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
 from urllib.parse import urljoin
 
-from h3runtime import __version__
-from h3runtime.api.inputs.hosts import AllowedHosts, NotFetchedError, Place, is_public, place_of
+from h3runtime.api.inputs.connecting import Connector, Resolve, own_headers
+from h3runtime.api.inputs.hosts import AllowedHosts, NotFetchedError, Place, place_of
 from h3runtime.errors import Offence, bad_media, invalid
 from h3runtime.media.delivery import FULL
-from h3runtime.media.worker import Worker
 
 REDIRECTS = (301, 302, 303, 307, 308)
 BLOCK = 1 << 16
 LEGAL = "a URL that answers 200 with the medium, in time"
-
-_T = TypeVar("_T")
-SocketAddress = tuple[Any, ...]
-Resolve = Callable[[str, int], Sequence[tuple[socket.AddressFamily, SocketAddress]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +54,8 @@ class Fetcher:
         self._max_bytes = max_bytes
         self._left = max_bytes
         self._limits = limits or FetchLimits()
-        self._resolve = resolve or _resolved
-        self._tls = tls
+        connect, stall = self._limits.connect_seconds, self._limits.stall_seconds
+        self._connector = Connector(self._hosts, connect, stall, resolve, tls)
 
     def fetch(self, url: str, field: str, target: Path) -> str:
         """Write what is at `url` to `target`; its SHA-256 in hex digits.
@@ -102,39 +93,13 @@ class Fetcher:
     @contextmanager
     def _answer(self, place: Place, until: float) -> Iterator[http.client.HTTPResponse]:
         """The head of the answer, its body still to be read."""
-        with closing(self._connect(place, until)) as connected:
-            connection = http.client.HTTPConnection(place.host, place.port)
-            connection.sock = _Timed(connected, self._limits.stall_seconds, until)
+        with self._connector.connected(place, until) as connection:
             connection.putrequest("GET", place.target, skip_host=True, skip_accept_encoding=True)
             for name, value in _headers(place).items():
                 connection.putheader(name, value)
             connection.endheaders()
             with connection.getresponse() as response:
                 yield response
-
-    def _connect(self, place: Place, until: float) -> socket.socket:
-        addresses = self._addresses(place, until)
-        for number, (family, address) in enumerate(addresses, 1):
-            connected = socket.socket(family, socket.SOCK_STREAM)
-            try:
-                connected.settimeout(_within(self._limits.connect_seconds, until))
-                connected.connect(address)
-                return self._secured(connected, place) if place.is_tls else connected
-            except BaseException as error:
-                connected.close()
-                # A certificate that is wrong here is no reason to try the next machine of that name.
-                if not isinstance(error, OSError) or isinstance(error, ssl.SSLError) or number == len(addresses):
-                    raise
-        raise NotFetchedError(f"is on {place.authority}, which is not at a public address")
-
-    def _addresses(self, place: Place, until: float) -> list[tuple[socket.AddressFamily, SocketAddress]]:
-        may_be_private = self._hosts.judge(place)
-        found = _in_time(lambda: self._resolve(place.host, place.port), _within(self._limits.stall_seconds, until))
-        return [(family, address) for family, address in found if may_be_private or is_public(str(address[0]))]
-
-    def _secured(self, connected: socket.socket, place: Place) -> ssl.SSLSocket:
-        tls = self._tls or ssl.create_default_context()
-        return tls.wrap_socket(connected, server_hostname=place.host)
 
     def _take(self, response: http.client.HTTPResponse, target: Path) -> str:
         if response.status != 200:
@@ -167,45 +132,6 @@ class _ServerFault(Exception):
         self.legal = legal
 
 
-class _Timed:
-    """A socket as `http.client` uses one, each of whose waits ends after `stall` seconds or at `until`.
-
-    A timeout of the socket alone would start anew with every byte of a header that drips in. Closing is left to whoever
-    opened the socket, since the library closes it while the answer is still being read.
-    """
-
-    def __init__(self, connected: socket.socket, stall: float, until: float) -> None:
-        self._socket, self._stall, self._until = connected, stall, until
-
-    def sendall(self, data: bytes) -> None:
-        self._socket.settimeout(_within(self._stall, self._until))
-        self._socket.sendall(data)
-
-    def recv_into(self, buffer: memoryview) -> int:
-        self._socket.settimeout(_within(self._stall, self._until))
-        return self._socket.recv_into(buffer)
-
-    def makefile(self, mode: str) -> io.BufferedReader:
-        assert mode == "rb", mode
-        return io.BufferedReader(_Incoming(self))
-
-    def close(self) -> None:
-        pass
-
-
-class _Incoming(io.RawIOBase):
-    """What a timed socket receives, as a stream."""
-
-    def __init__(self, timed: _Timed) -> None:
-        self._timed = timed
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: Any) -> int:
-        return self._timed.recv_into(buffer)
-
-
 def _redirected(url: str, response: http.client.HTTPResponse) -> str:
     location: str | None = response.headers["Location"]
     if not location:
@@ -217,43 +143,4 @@ def _redirected(url: str, response: http.client.HTTPResponse) -> str:
 
 
 def _headers(place: Place) -> dict[str, str]:
-    return {
-        "Host": place.authority,
-        "User-Agent": f"h3runtime/{__version__}",
-        "Accept": "*/*",
-        "Accept-Encoding": "identity",
-        "Connection": "close",
-    }
-
-
-def _resolved(host: str, port: int) -> Sequence[tuple[socket.AddressFamily, SocketAddress]]:
-    return [(family, address) for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
-
-
-def _in_time(ask: Callable[[], _T], seconds: float) -> _T:
-    """The system's resolver can't be told how long it may take, so it gets a thread that may be left behind."""
-    found: list[_T] = []
-    faults: list[Exception] = []
-
-    def run() -> None:
-        try:
-            found.append(ask())
-        except Exception as error:
-            faults.append(error)
-
-    worker = Worker(run)
-    worker.start()
-    worker.join(seconds)
-    if faults:
-        raise faults[0]
-    if not found:
-        raise TimeoutError
-    return found[0]
-
-
-def _within(seconds: float, until: float) -> float:
-    """`seconds`, or what is left of the time if that is less. `TimeoutError` if none is."""
-    left = until - time.monotonic()
-    if left <= 0:
-        raise TimeoutError
-    return min(seconds, left)
+    return {**own_headers(place), "Accept": "*/*", "Accept-Encoding": "identity"}
