@@ -1,32 +1,29 @@
 """Reading a request's body: JSON, or multipart with one part `request` and a file part per upload.
 
-`app` feeds the stream, `admission` reads the `Delivery`. Sizes are kept by `limits` while the body comes in. Files go
-straight to a folder of the request's own below the data folder, under names that we choose; a client's file name is
-never used. JSON is taken as RFC 8259 has it, but a key that is given twice is refused (400): which of the two would be
-meant is anybody's guess.
+`service` feeds the stream, `admission` reads the `Delivery`. Sizes are kept by `limits` while the body comes in. Files
+go straight to a folder of the request's own below the data folder (`form`). JSON is taken as RFC 8259 has it, but a key
+that is given twice is refused (400): which of the two would be meant is anybody's guess.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from anyio.to_thread import run_sync
-from python_multipart import MultipartParser
-from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import parse_options_header
 
+from h3runtime.api.form import Form, FormRules, Part, read_form
 from h3runtime.api.request import MAX_MEDIA
-from h3runtime.errors import BodyTooLarge, InvalidRequest, MalformedRequest, Offence, UnsupportedMediaType, invalid
+from h3runtime.errors import InvalidRequest, MalformedRequest, Offence, UnsupportedMediaType, invalid
 
 REQUEST_PART = "request"
 MAX_PARTS = MAX_MEDIA
 """One of them is the request itself."""
-MAX_PART_HEADER = 8192
 MAX_DEPTH = 32
 """Objects and lists within each other; no field is a fourth as deep, and some libraries recurse for each."""
 MAX_INTEGER_DIGITS = 64
@@ -122,104 +119,17 @@ def _too_deep() -> MalformedRequest:
 
 
 async def _read_form(boundary: bytes, stream: AsyncIterator[bytes], folder: Path, max_json: int) -> Delivery:
-    if not boundary:
-        raise MalformedRequest("multipart/form-data without a boundary")
-    form = _Form(folder, max_json)
-    try:
-        parser = MultipartParser(boundary, form.callbacks())
-        async for chunk in stream:
-            await run_sync(parser.write, chunk)
-        parser.finalize()
-    except FormParserError as error:
-        raise MalformedRequest(f"the multipart body is broken: {error}") from None
-    finally:
-        form.close()
-    return await run_sync(form.delivery)
+    form = await read_form(boundary, stream, folder, FormRules(_is_request, MAX_PARTS, max_json))
+    return await run_sync(_delivery, form)
 
 
-class _Form:
-    """What the multipart parser calls while a body goes by."""
+def _is_request(part: Part) -> bool:
+    return part.name == REQUEST_PART
 
-    def __init__(self, folder: Path, max_json: int) -> None:
-        self._folder = folder
-        self._max_json = max_json
-        self._request: bytearray | None = None
-        self._files: dict[str, Path] = {}
-        self._twice: list[str] = []
-        self._parts = 0
-        self._ended = False
-        self._header = (bytearray(), bytearray())
-        self._disposition = b""
-        self._sink: bytearray | IO[bytes] | None = None
 
-    def callbacks(self) -> Any:
-        return {
-            "on_part_begin": self._begin_part,
-            "on_header_field": self._into(0),
-            "on_header_value": self._into(1),
-            "on_header_end": self._end_header,
-            "on_headers_finished": self._begin_data,
-            "on_part_data": self._data,
-            "on_part_end": self.close,
-            "on_end": self._end,
-        }
-
-    def close(self) -> None:
-        if self._sink is not None and not isinstance(self._sink, bytearray):
-            self._sink.close()
-        self._sink = None
-
-    def delivery(self) -> Delivery:
-        if not self._ended:
-            raise MalformedRequest("the multipart body ends before its last boundary")
-        if self._request is None:
-            raise invalid([Offence(REQUEST_PART, "this part is missing", "a part of this name that holds the JSON")])
-        twice = [Offence(name, "two parts have this name", "one part") for name in self._twice]
-        return Delivery(parse_object(bytes(self._request)), self._files, twice)
-
-    def _begin_part(self) -> None:
-        self._parts += 1
-        self._disposition = b""
-        if self._parts > MAX_PARTS:
-            raise MalformedRequest(f"more than {MAX_PARTS} parts")
-
-    def _into(self, side: int) -> Callable[[bytes, int, int], None]:
-        def add(data: bytes, start: int, end: int) -> None:
-            self._header[side].extend(data[start:end])
-            if len(self._header[side]) > MAX_PART_HEADER:
-                raise MalformedRequest("a part's header is too long")
-
-        return add
-
-    def _end_header(self) -> None:
-        name, value = (bytes(side) for side in self._header)
-        if name.lower() == b"content-disposition":
-            self._disposition = value
-        for side in self._header:
-            side.clear()
-
-    def _begin_data(self) -> None:
-        _, options = parse_options_header(self._disposition)
-        if b"name" not in options:
-            raise MalformedRequest("a part has no name")
-        name = options[b"name"].decode("utf-8", "replace")
-        if name in self._files or (name == REQUEST_PART and self._request is not None):
-            self._twice.append(name)
-        if name == REQUEST_PART:
-            self._sink = self._request = bytearray()
-            return
-        self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / str(self._parts)
-        self._files[name] = path
-        self._sink = path.open("wb")
-
-    def _data(self, data: bytes, start: int, end: int) -> None:
-        if isinstance(self._sink, bytearray):
-            if len(self._sink) + end - start > self._max_json:
-                raise BodyTooLarge(f"the part {REQUEST_PART!r} is larger than {self._max_json} bytes")
-            self._sink.extend(data[start:end])
-        elif self._sink is not None:
-            self._sink.write(data[start:end])
-
-    def _end(self) -> None:
-        self._ended = True
+def _delivery(form: Form) -> Delivery:
+    if not form.texts:
+        raise invalid([Offence(REQUEST_PART, "this part is missing", "a part of this name that holds the JSON")])
+    names = [*form.twice, *[REQUEST_PART] * (len(form.texts) - 1)]
+    twice = [Offence(name, "two parts have this name", "one part") for name in names]
+    return Delivery(parse_object(form.texts[-1][1]), form.files, twice)
