@@ -37,14 +37,17 @@ ENCODER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
 of one core."""
 LEAST_CRF: Mapping[str, int] = {"libsvtav1": 1}
 """Where 0 means that none was given."""
+MATROSKA = {"fflags": "+bitexact"}
+"""No random ids. Its clock starts at the sound's lead-in, so that the first picture of some ffmpegs is at 7 ms beside
+Opus and 32 ms beside AAC; negative times instead, which ffmpeg offers, are refused by Firefox."""
 MUXER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "mp4": {"movflags": "use_metadata_tags+faststart"},
     "mov": {"movflags": "use_metadata_tags+faststart"},
-    "matroska": {"fflags": "+bitexact"},
-    "webm": {"fflags": "+bitexact"},
+    "matroska": MATROSKA,
+    "webm": MATROSKA,
 }
-SOUND_OPTIONS: Mapping[str, Mapping[str, Any]] = {"flac": {"sample_fmt": "s32"}}
-"""s32 is 24 bits of FLAC, the most that all players read."""
+SOUND_OPTIONS: Mapping[str, Mapping[str, Any]] = {"flac": {"sample_fmt": "s32", "bits_per_raw_sample:a": 24}}
+"""24 bits, the most that all players read; ffmpeg since 6 makes 32 of s32 where experimental things are allowed."""
 
 
 @dataclass(frozen=True, slots=True)
