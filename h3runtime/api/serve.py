@@ -1,8 +1,10 @@
 """`serve`: the service on a socket until a signal ends it.
 
-The first SIGTERM or SIGINT drains: `/ready` says so and new work is refused while the listener still answers, the
-running job may finish within `H3_DRAIN_SECONDS`, then the engine and the listener go and the exit code is 0. A second
-one ends everything at once. uvicorn is run in this process with one worker: two would load the weights twice.
+The first SIGTERM or SIGINT drains: `/ready` says so, new work is refused and streams end while the listener still
+answers, the running job may finish within `H3_DRAIN_SECONDS`, then the engine and the listener go and the exit code is
+0, `LAST_SECONDS` after that time at the latest. A second one ends everything at once. uvicorn is run in this process
+with one worker: two would load the weights twice. Its h11 is Python: 100 requests a second to `/live` take a tenth of a
+core, of which another parser would save a fifth.
 """
 
 from __future__ import annotations
@@ -10,8 +12,10 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
+import time
 from types import FrameType
 
 import structlog
@@ -19,6 +23,8 @@ import uvicorn
 
 from h3runtime import __version__
 from h3runtime.api.app import create_app
+from h3runtime.api.auth import exposure_warning
+from h3runtime.api.connections import BACKLOG, ServerConfig
 from h3runtime.api.service import Service
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.jobs.engine_process import EngineRecipe
@@ -29,11 +35,10 @@ from h3runtime.settings import Settings
 
 ENGINE = "h3runtime.engine:create"
 """Called in the engine process as `create(settings, threads)`. Named, not imported: no torch in this process."""
-CLOSE_SECONDS = 3
-"""What open connections get to finish once everything else has ended. Without a limit one stream blocks the exit."""
+LAST_SECONDS = 13.0
+"""After the drain's time the process ends whatever still holds it up; 15 s is what an operator is promised."""
 LEFT_SECONDS = 0.5
 """What a thread gets to end when everything else has."""
-BACKLOG = 128
 
 log = structlog.get_logger("h3runtime.serve")
 
@@ -87,17 +92,8 @@ class _Server(uvicorn.Server):
         app = create_app(service)
         # Made at its first use it would hold up everybody for a tenth of a second.
         app.openapi()
-        config = uvicorn.Config(
-            app,
-            http="h11",
-            ws="none",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            backlog=BACKLOG,
-            timeout_graceful_shutdown=CLOSE_SECONDS,
-        )
+        settings = service.settings
+        config = ServerConfig(app, settings.read_seconds, tls_context(settings))
         super().__init__(config)
         self._service = service
         self._drain: threading.Thread | None = None
@@ -105,10 +101,13 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen first, so that the health of a loading engine can be asked for; signals are ours by now."""
         await super().startup(sockets)
+        scheme = "https" if self.config.ssl else "http"
         for listener in sockets or []:
             host, port = listener.getsockname()[:2]
             shown = f"[{host}]" if ":" in host else host
-            log.info("listening", url=f"http://{shown}:{port}", version=__version__, pid=os.getpid())
+            log.info("listening", url=f"{scheme}://{shown}:{port}", version=__version__, pid=os.getpid())
+        if warning := exposure_warning(self._service.settings):
+            log.warning("exposed", message=warning)
         self._service.start()
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the library's signature
@@ -117,6 +116,7 @@ class _Server(uvicorn.Server):
             os._exit(128 + sig)
         self._drain = threading.Thread(target=self._leave, args=(sig,), name="drain", daemon=True)
         self._drain.start()
+        threading.Thread(target=self._end, name="last", daemon=True).start()
 
     def _leave(self, sig: int) -> None:
         log.info("draining", signal=signal.Signals(sig).name, seconds=self._service.settings.drain_seconds)
@@ -124,6 +124,31 @@ class _Server(uvicorn.Server):
             self._service.supervisor.drain(self._service.settings.drain_seconds)
         finally:
             self.should_exit = True
+
+    def _end(self) -> None:
+        """Whatever still runs by then is nothing that a restart couldn't take up."""
+        time.sleep(self._service.settings.drain_seconds + LAST_SECONDS)
+        log.warning("ended_late")
+        self._service.supervisor.kill()
+        sys.stdout.flush()
+        os._exit(0)
+
+
+def tls_context(settings: Settings) -> ssl.SSLContext | None:
+    """None without a certificate. `SettingsError` for files that can't be used."""
+    if settings.tls_cert is None or settings.tls_key is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["http/1.1"])
+    try:
+        # Without a password of ours the library would ask for one on the terminal.
+        context.load_cert_chain(settings.tls_cert, settings.tls_key, password="")
+    except OSError as error:
+        why = f"the certificate or its key can't be used: {error.strerror or error}"
+        legal = "a PEM certificate, and the unencrypted key that belongs to it"
+        raise SettingsError(f"H3_TLS_CERT: {why}", [Offence("H3_TLS_CERT", why, legal)]) from error
+    return context
 
 
 def _listen(host: str, port: int) -> socket.socket:
