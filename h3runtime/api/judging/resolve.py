@@ -20,12 +20,14 @@ class Resolved:
     """What the rules made of a request. Means nothing while the verdict holds offences.
 
     guide_places: field of each guide (`first_frame`, `keyframes[1]`) -> its frame, in the order of the packed sequence.
+    attention_plan: as `GenerateSpec` has it.
     """
 
     task: Task
     size: Size
     frames: int
     guide_places: Mapping[str, int]
+    attention_plan: tuple[str, ...] = ()
 
 
 def resolve_request(
@@ -36,7 +38,7 @@ def resolve_request(
     verdict: rules.Verdict,
     source_frames: int | None = None,
 ) -> Resolved:
-    """Every rule that needs no server: length, task, guides, references, masks, canvas.
+    """Every rule that needs no server: length, task, guides, references, masks, canvas, clips, plan, levels.
 
     anchors: upright sizes of what could be opened and may give the canvas its aspect, the first of them the one that
     does. max_area in pixels, max_frames in frames. source_frames: as `rules.judge_length` has it.
@@ -44,21 +46,24 @@ def resolve_request(
     frames = rules.judge_length(body, max_frames, verdict, source_frames)
     rules.judge_references(body, verdict)
     rules.judge_masks(body, frames, verdict)
+    rules.judge_count(body, verdict)
+    rules.judge_levels(body, verdict)
     return Resolved(
         task=rules.judge_task(body, frames, verdict),
         size=rules.judge_canvas(body, anchors, max_area, verdict),
         frames=frames,
         guide_places=rules.judge_guides(body, frames, verdict),
+        attention_plan=rules.judge_plan(body, verdict),
     )
 
 
 def sampling_of(body: GenerateBody) -> SamplerSettings:
-    """The body's own values; a seed is drawn where it asks for one."""
+    """The body's own values; a seed is drawn where it asks for one, so that those of all its clips are seeds."""
     return SamplerSettings(
         steps=body.steps,
         sampler=body.sampler,
         scheduler=body.scheduler,
         shift=body.shift,
         audio_shift=body.audio_shift,
-        seed=secrets.randbelow(MAX_SEED + 1) if body.seed == RANDOM_SEED else body.seed,
+        seed=secrets.randbelow(MAX_SEED + 2 - body.n) if body.seed == RANDOM_SEED else body.seed,
     )

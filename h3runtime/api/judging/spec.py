@@ -10,6 +10,7 @@ from typing import Any
 from h3runtime.api.judging.clip import Judged
 from h3runtime.api.judging.resolve import sampling_of
 from h3runtime.api.request import FormatBody, GenerateBody
+from h3runtime.api.rules import Backends
 from h3runtime.core import EncodeSettings, GenerateSpec, TailRequest
 
 
@@ -22,9 +23,14 @@ def spec_of(
     scratch: Path,
     words: Mapping[str, Any],
     tail: TailRequest | None = None,
+    backends: Backends | None = None,
 ) -> GenerateSpec:
-    """words: the request as it came; what it holds of media is left out. A seed is drawn where it is left open."""
+    """words: the request as it came; what it holds of media is left out. A seed is drawn where it is left open.
+
+    backends: what runs it, if that was judged already; else what the body names.
+    """
     resolved = judged.resolved
+    chosen = backends or Backends(body.attention, body.linear)
     return GenerateSpec(
         job_id=job_id,
         task=resolved.task,
@@ -35,13 +41,15 @@ def spec_of(
         sampling=sampling_of(body),
         output=output,
         scratch=scratch,
+        n=body.n,
         guides=judged.guides,
         references=judged.references,
         source=judged.source,
         tail=tail,
-        attention=body.attention,
-        linear=body.linear,
-        encode=encode_of(body.format or FormatBody()),
+        attention=chosen.attention,
+        attention_plan=resolved.attention_plan,
+        linear=chosen.linear,
+        encode=encode_of(body.format),
         overwrite=body.overwrite,
         save_latents=body.save_latents,
         diagnostics=body.diagnostics is not None,
@@ -50,8 +58,8 @@ def spec_of(
     )
 
 
-def encode_of(form: FormatBody) -> EncodeSettings:
-    return EncodeSettings(loudness=form.loudness, crf=form.crf, audio_bitrate=form.audio_bitrate)
+def encode_of(form: FormatBody | None) -> EncodeSettings:
+    return (form or FormatBody()).settled()
 
 
 def without_media(words: Any) -> Any:

@@ -2,8 +2,8 @@
 
     values    what single values must be          media     one medium, or a job's clip
     inputs    keyframes, references, masks        options   format, diagnostics
-    tasks     the wide body, and one per task     words     errors as the client reads them
-    read      raw JSON -> a body and all that is wrong with it
+    tasks     the wide body, and one per task     speed     plans, adapters, refining
+    read      raw JSON -> a body and faults       words     errors as the client reads them
 
 Nothing here opens a medium or knows the server; rules between fields are in `h3runtime.api.rules`.
 """
@@ -12,7 +12,8 @@ from h3runtime.api.request.inputs import KeyframeBody, MaskSpanBody, ReferenceBo
 from h3runtime.api.request.media import CONTINUED_FRAMES, MAX_MEDIA, MEDIA, ContinueBody, MediaBody
 from h3runtime.api.request.options import FormatBody
 from h3runtime.api.request.read import NULLABLE, ReadBody, read_body
-from h3runtime.api.request.tasks import BODIES, GUIDES, INPUTS, GenerateBody, infer_task, is_given
+from h3runtime.api.request.speed import LoraBody, PlanBody, RefineBody
+from h3runtime.api.request.tasks import BODIES, GUIDES, INPUTS, MAX_CLIPS, GenerateBody, infer_task, is_given
 from h3runtime.api.request.values import MAX_SEED, RANDOM_SEED, SHORT_EDGES
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "CONTINUED_FRAMES",
     "GUIDES",
     "INPUTS",
+    "MAX_CLIPS",
     "MAX_MEDIA",
     "MAX_SEED",
     "MEDIA",
@@ -30,10 +32,13 @@ __all__ = [
     "FormatBody",
     "GenerateBody",
     "KeyframeBody",
+    "LoraBody",
     "MaskSpanBody",
     "MediaBody",
+    "PlanBody",
     "ReadBody",
     "ReferenceBody",
+    "RefineBody",
     "infer_task",
     "is_given",
     "read_body",

@@ -23,24 +23,24 @@ class FormatBody(Strict):
     """How the clip is encoded. Each field by itself: `media.formats` judges them together, and by what the ffmpeg of
     this server has; `/ready` lists it."""
 
-    container: Container | None = Field(None, description="Kind of file. Default: mp4.")
-    video_codec: VideoCodec | None = Field(None, description="Default: h264, in webm vp9.")
+    container: Container | None = Field(default=None, description="Kind of file. Default: mp4.")
+    video_codec: VideoCodec | None = Field(default=None, description="Default: h264, in webm vp9.")
     crf: int | None = Field(
         default=None, ge=CRF_RANGE[0], le=CRF_RANGE[1], description="Quality of the picture: lower is better."
     )
-    pixel_format: PixelFormat | None = Field(None, description="Default: yuv420p.")
-    audio_codec: AudioCodec | None = Field(None, description="Default: aac, in webm opus.")
+    pixel_format: PixelFormat | None = Field(default=None, description="Default: yuv420p.")
+    audio_codec: AudioCodec | None = Field(default=None, description="Default: aac, in webm opus.")
     audio_bitrate: Annotated[
         int | None, BeforeValidator(read_bitrate), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
     ] = Field(default=None, description='Bits a second, or "192k"; of a codec that loses something.')
-    sample_rate: SampleRate | None = Field(None, description="Hz. Default: 32000, of opus 48000.")
+    sample_rate: SampleRate | None = Field(default=None, description="Hz. Default: 32000, of opus 48000.")
     fps: Annotated[float | None, BeforeValidator(_read_fps)] = Field(
-        None,
+        default=None,
         json_schema_extra={"minimum": FPS_RANGE[0], "maximum": FPS_RANGE[1]},
         description="Pictures a second. Default: 24; another shows each picture at its own time.",
     )
     loudness: Loudness | None = Field(
-        None, description="comfyui, the default: divide by max(1, 5*std). none: leave it."
+        default=None, description="comfyui, the default: divide by max(1, 5*std). none: leave it."
     )
 
     def settled(self) -> EncodeSettings:

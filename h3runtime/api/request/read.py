@@ -17,9 +17,7 @@ from h3runtime.api.request.tasks import GenerateBody, TaskBody
 from h3runtime.api.request.words import Location, null_offence, offence_of
 from h3runtime.errors import Offence
 
-ABSENT_WHEN_NULL = frozenset({"refine"})
-"""An input of the contract that this version doesn't take: a client that spells out that it gives none is right."""
-NULLABLE = frozenset({"first_frame", "last_frame", "source", "masks", "continue_from", "format"}) | ABSENT_WHEN_NULL
+NULLABLE = frozenset({"first_frame", "last_frame", "source", "masks", "continue_from", "format", "refine"})
 """Where an explicit null means "not given" (service-contract, small print)."""
 TASK_BODY: TypeAdapter[GenerateBody] = TypeAdapter(TaskBody)
 
@@ -38,7 +36,6 @@ def read_body(raw: Mapping[str, Any]) -> ReadBody:
 
     `body` is its task's own where it fits that: where the inputs contradict the task, and the rules name both.
     """
-    raw = {name: value for name, value in raw.items() if value is not None or name not in ABSENT_WHEN_NULL}
     found = {place: null_offence(place) for place in _misplaced_nulls(raw)}
     body: GenerateBody | None = None
     try:

@@ -16,12 +16,16 @@ from h3runtime.api.prompt.body import PromptBody
 from h3runtime.api.request.inputs import KeyframeBody, MasksBody, ReferenceBody
 from h3runtime.api.request.media import MAX_MEDIA, ContinueBody, MediaBody, SourceBody
 from h3runtime.api.request.options import DiagnosticsBody, FormatBody
+from h3runtime.api.request.speed import MAX_ENTRIES, MAX_LORAS, SUBSAMPLE_FACTORS, LoraBody, PlanBody, RefineBody
 from h3runtime.api.request.values import RANDOM_SEED, read_aspect, read_diagnostics, read_prompt, read_seed
 from h3runtime.api.strict import Strict, refusal
 from h3runtime.core import MAX_STEPS, SHIFT_RANGE, Task
 
 GUIDES = ("first_frame", "last_frame", "continue_from", "keyframes")
 """Fields that anchor something at frames of the target, in the order of the packed sequence."""
+MAX_CLIPS = 10
+"""Of one request (service-contract, `n`)."""
+PRIORITIES = (-10, 10)
 INPUTS = (*GUIDES, "references")
 """Fields that decide the task. `source` and `masks` go with any."""
 
@@ -68,7 +72,32 @@ class GenerateBody(Strict):
     masks: MasksBody | None = Field(None, description="What of `source` is generated anew.")
     attention: str | None = Field(None, description="A name that `/ready` lists.")
     linear: str | None = Field(None, description="A name that `/ready` lists.")
-    output: str | None = Field(None, description="Bare file name ending in .mp4.")
+    attention_plan: Annotated[tuple[PlanBody, ...] | None, Field(strict=False, max_length=MAX_ENTRIES)] = Field(
+        None, description="Attention backend by step, instead of `attention`; covers every step once."
+    )
+    quality: Literal["exact", "high", "medium", "low"] | None = Field(
+        None, description="Chooses the backends; all but exact need evidence for what is loaded."
+    )
+    cache_mode: Literal["none", "easycache", "h3_cache", "first_block"] | None = Field(
+        None, description="How steps are reused. Default: none."
+    )
+    cache_threshold: float | None = Field(None, ge=0, description="Of a cache mode: change below which a step is kept.")
+    cache_start_percent: float | None = Field(None, ge=0, le=1, description="Of a cache mode: where it begins, 0..1.")
+    cache_end_percent: float | None = Field(None, ge=0, le=1, description="Of a cache mode: where it ends, 0..1.")
+    cache_subsample_factor: int | None = Field(
+        None,
+        ge=SUBSAMPLE_FACTORS[0],
+        le=SUBSAMPLE_FACTORS[1],
+        description="Of a cache mode: each how many-th row is compared.",
+    )
+    loras: Annotated[tuple[LoraBody, ...], Field(strict=False, max_length=MAX_LORAS)] = Field(
+        (), description="Adapters, by names that `/ready` lists."
+    )
+    refine: RefineBody | None = Field(None, description="A second pass on a larger canvas, where the server can.")
+    n: int = Field(1, ge=1, le=MAX_CLIPS, description="Clips to make, with seeds that count up from `seed`.")
+    priority: int = Field(0, ge=PRIORITIES[0], le=PRIORITIES[1], description="Higher ones are made first.")
+    callback_url: str | None = Field(None, description="Told when the job ends; only hosts that the server allows.")
+    output: str | None = Field(None, description="Bare file name with the container's suffix.")
     overwrite: bool = Field(False, description="Whether `output` may replace a file.")
     format: FormatBody | None = Field(None, description="How the clip is encoded.")
     save_latents: bool = Field(False, description="Also write the final latents beside the clip.")

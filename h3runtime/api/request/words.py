@@ -16,7 +16,8 @@ from pydantic_core import ErrorDetails
 
 from h3runtime.api.prompt.body import PROMPT_LEGAL
 from h3runtime.api.request.inputs import SOUND_LEGAL
-from h3runtime.api.request.tasks import GenerateBody
+from h3runtime.api.request.speed import STEPS_LEGAL
+from h3runtime.api.request.tasks import MAX_CLIPS, PRIORITIES, GenerateBody
 from h3runtime.api.strict import shown
 from h3runtime.core import MAX_STEPS, SHIFT_RANGE, Task
 from h3runtime.errors import Offence
@@ -74,6 +75,17 @@ RANGES: Mapping[str, str] = {
     "masks.audio[].value": "0..1",
     "diagnostics": 'true, false or {"latents": true}',
     "format.crf": "0..51",
+    "attention_plan": "a list of {steps, every, attention}",
+    "attention_plan[].steps": STEPS_LEGAL,
+    "attention_plan[].every": f"1..{MAX_STEPS}",
+    "quality": "'exact', or 'high', 'medium', 'low' with evidence for what is loaded",
+    "cache_start_percent": "0..1",
+    "cache_end_percent": "0..1",
+    "loras": "a list of {name, strength, alpha}",
+    "refine": "{scale, steps, denoise}, or none",
+    "refine.scale": "1.5..2",
+    "n": f"1..{MAX_CLIPS}",
+    "priority": f"{PRIORITIES[0]}..{PRIORITIES[1]}",
 }
 """Field, list indices left out -> what is legal, where the kind of error alone can't say it."""
 

@@ -5,29 +5,37 @@ stops at the first fault, and none judges a field that is broken already. `judgi
 sizes of the media that could be opened, and the server's limits; what comes out needs no judging again.
 
 `resolve_request` calls all of these once: length, references (counts, fields that do nothing), masks (source, spans),
-task, canvas (and what is stretched to it), guides (range, clashes, how much is continued). Whoever has measured the
+task, canvas (and what is stretched to it), guides (range, clashes, how much is continued), number of clips, plan of
+attention, levels. Whoever has measured the
 media adds only what needs measures: durations, whether a clip fits behind its frame, whether there is a sound.
 """
 
-from h3runtime.api.rules.backend import judge_backend
+from h3runtime.api.rules.backend import Backends, judge_backends
 from h3runtime.api.rules.canvas import judge_canvas
+from h3runtime.api.rules.clips import judge_count
 from h3runtime.api.rules.guides import judge_guides
 from h3runtime.api.rules.length import judge_length
+from h3runtime.api.rules.levels import judge_levels
 from h3runtime.api.rules.masks import judge_masks
 from h3runtime.api.rules.output import SUFFIX, judge_output
+from h3runtime.api.rules.plan import judge_plan
 from h3runtime.api.rules.references import judge_references
 from h3runtime.api.rules.task import judge_task
 from h3runtime.api.rules.verdict import Verdict
 
 __all__ = [
     "SUFFIX",
+    "Backends",
     "Verdict",
-    "judge_backend",
+    "judge_backends",
     "judge_canvas",
+    "judge_count",
     "judge_guides",
     "judge_length",
+    "judge_levels",
     "judge_masks",
     "judge_output",
+    "judge_plan",
     "judge_references",
     "judge_task",
 ]

@@ -68,9 +68,8 @@ def judge_backends(rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: b
     """Backends that requests name, against what the loaded engine has."""
     offences = []
     for index, ruling in enumerate(rulings):
-        verdict, body = rules.Verdict(ruling.read), ruling.read.body
-        rules.judge_backend("attention", body.attention, facts.attention, verdict)
-        rules.judge_backend("linear", body.linear, facts.linear, verdict)
+        verdict = rules.Verdict(ruling.read)
+        rules.judge_backends(ruling.read.body, facts, verdict)
         at = f"[{index}]." if is_chain else ""
         offences += [Offence(at + o.field, o.message, o.legal) for o in verdict.offences]
     if offences:

@@ -1,0 +1,48 @@
+"""Quality levels, step reuse, adapters, refining: what of them this server can do, and what contradicts what.
+
+A level but `exact` needs evidence that it was measured on the loaded checkpoint; there is none, so they are refused by
+name, as are modes, adapters and refining that nothing here implements (service-contract, `quality` to `refine`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from h3runtime.api.request import GenerateBody
+from h3runtime.api.rules.verdict import Verdict
+from h3runtime.core import BackendChoice
+
+CACHE_FIELDS = ("cache_threshold", "cache_start_percent", "cache_end_percent", "cache_subsample_factor")
+EXACT_GRADE = "reference"
+
+
+def judge_levels(body: GenerateBody, verdict: Verdict) -> None:
+    """What needs no server to decide."""
+    if body.quality not in (None, "exact"):
+        verdict.refuse(
+            "quality", f"there is no evidence of {body.quality!r} for the loaded checkpoint", "'exact', or none"
+        )
+    if body.cache_mode not in (None, "none"):
+        beside = f", and contradicts quality {body.quality!r}" if body.quality == "exact" else ""
+        verdict.refuse("cache_mode", f"{body.cache_mode!r} is not available here{beside}", "'none'")
+    elif "cache_mode" not in verdict.broken:
+        for name in CACHE_FIELDS:
+            if getattr(body, name) is not None:
+                verdict.refuse(name, "does nothing without a cache_mode", "leave it out")
+    for index, lora in enumerate(body.loras):
+        verdict.refuse(f"loras[{index}].name", f"there is no adapter {ascii(lora.name)[:60]}", "this server has none")
+    if body.refine is not None:
+        verdict.refuse("refine", "no upscaler is configured", "null, or leave it out")
+
+
+def exact_backend(named: Sequence[tuple[str, str]], choice: BackendChoice, verdict: Verdict) -> str | None:
+    """What `quality: "exact"` takes of a family of backends; None for the server's own choice.
+
+    named: fields and the backends they name beside it, which must be as exact.
+    """
+    exact = [name for name in choice.available if choice.grades.get(name) == EXACT_GRADE]
+    for field, name in named:
+        if name in choice.available and name not in exact:
+            legal = ", ".join(exact) or "leave it out"
+            verdict.refuse(field, f"{ascii(name)[:60]} is not exact, which contradicts quality 'exact'", legal)
+    return None if choice.default in exact or not exact else exact[0]

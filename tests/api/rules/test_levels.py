@@ -1,0 +1,101 @@
+"""Quality, reuse, adapters, refining, several clips, priority: what is taken, and what is refused under which name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from h3runtime.api.judging.resolve import sampling_of
+from h3runtime.api.request import MAX_SEED, read_body
+from h3runtime.api.rules import Verdict, judge_backends, judge_count, judge_levels
+from h3runtime.core import BackendChoice, EngineFacts
+
+FAST = BackendChoice("sage", "it is there", ("sage", "sdpa"), {"sage": "validated", "sdpa": "reference"}, {"fa": "no"})
+PLAIN = BackendChoice("dequant", "it is there", ("dequant",), {"dequant": "reference"}, {})
+FACTS = EngineFacts("cpu", "x", (), FAST, PLAIN, {}, {})
+
+
+def offences(**fields: Any) -> dict[str, str]:
+    read = read_body({"prompt": "x", **fields})
+    verdict = Verdict(read)
+    judge_levels(read.body, verdict)
+    judge_count(read.body, verdict)
+    judge_backends(read.body, FACTS, verdict)
+    return {offence.field: offence.message for offence in (*read.offences, *verdict.offences)}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"quality": "exact"},
+        {"quality": "exact", "attention": "sdpa", "linear": "dequant", "cache_mode": "none"},
+        {"quality": "exact", "attention_plan": [{"steps": "0-11", "attention": "sdpa"}]},
+        {"cache_mode": "none"},
+        {"loras": []},
+        {"refine": None},
+        {"n": 10, "seed": MAX_SEED - 9},
+        {"n": 1, "seed": MAX_SEED},
+        {"n": 10, "seed": -1},
+        {"priority": -10},
+        {"priority": 10},
+    ],
+)
+def test_what_can_be_done_is_taken(fields: dict[str, Any]) -> None:
+    assert offences(**fields) == {}
+
+
+@pytest.mark.parametrize(
+    ("fields", "field", "told"),
+    [
+        ({"quality": "high"}, "quality", "no evidence"),
+        ({"quality": "low"}, "quality", "no evidence"),
+        ({"quality": "best"}, "quality", "not one of the legal values"),
+        ({"quality": None}, "quality", "null"),
+        ({"quality": "exact", "attention": "sage"}, "attention", "contradicts quality"),
+        ({"quality": "exact", "cache_mode": "easycache"}, "cache_mode", "contradicts quality"),
+        (
+            {"quality": "exact", "attention_plan": [{"steps": "0-11", "attention": "sage"}]},
+            "attention_plan[0].attention",
+            "contradicts quality",
+        ),
+        ({"attention_plan": [{"steps": "0-11", "attention": "fa"}]}, "attention_plan[0].attention", "'fa': no"),
+        ({"attention_plan": [{"steps": "0-11", "attention": "?"}]}, "attention_plan[0].attention", "not known"),
+        ({"cache_mode": "easycache"}, "cache_mode", "not available"),
+        ({"cache_mode": "x"}, "cache_mode", "not one of the legal values"),
+        ({"cache_threshold": 0.1}, "cache_threshold", "does nothing"),
+        ({"cache_start_percent": 2}, "cache_start_percent", "too large"),
+        ({"loras": [{"name": "style"}]}, "loras[0].name", "no adapter 'style'"),
+        ({"loras": [{"strength": 1}]}, "loras[0].name", "missing"),
+        ({"loras": ["style"]}, "loras[0]", "not an object"),
+        ({"refine": {"scale": 2}}, "refine", "no upscaler"),
+        ({"refine": {"scale": 3}}, "refine.scale", "too large"),
+        ({"n": 0}, "n", "too small"),
+        ({"n": 11}, "n", "too large"),
+        ({"n": "2"}, "n", "not a whole number"),
+        ({"n": True}, "n", "not a whole number"),
+        ({"n": 2, "seed": MAX_SEED}, "seed", "go beyond"),
+        ({"n": 10, "seed": str(MAX_SEED - 8)}, "seed", "go beyond"),
+        ({"priority": 11}, "priority", "too large"),
+        ({"priority": 1.0}, "priority", "not a whole number"),
+        ({"priority": None}, "priority", "null"),
+        ({"callback_url": 1}, "callback_url", "not a text"),
+    ],
+)
+def test_what_can_not_is_refused_by_name(fields: dict[str, Any], field: str, told: str) -> None:
+    found = offences(**fields)
+    assert found.keys() == {field} and told in found[field]
+
+
+def test_exact_takes_an_exact_backend_where_the_default_is_none() -> None:
+    read = read_body({"prompt": "x", "quality": "exact"})
+    chosen = judge_backends(read.body, FACTS, Verdict(read))
+    assert (chosen.attention, chosen.linear) == ("sdpa", None)
+    read = read_body({"prompt": "x"})
+    assert judge_backends(read.body, FACTS, Verdict(read)).attention is None
+
+
+def test_a_drawn_seed_leaves_room_for_all_clips(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("secrets.randbelow", lambda below: below - 1)
+    assert sampling_of(read_body({"prompt": "x", "n": 10}).body).seed + 9 == MAX_SEED
+    assert sampling_of(read_body({"prompt": "x"}).body).seed == MAX_SEED
