@@ -21,6 +21,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.special import betaincinv
 
 from h3runtime.core import MAX_STEPS, SHIFT_RANGE, SamplerSettings, SegmentKind
@@ -72,10 +73,14 @@ def _simple(steps: int, shift: float) -> torch.Tensor:
 
 def _beta(steps: int, shift: float) -> torch.Tensor:
     """Entries at the quantiles of Beta(.6, .6); equal neighbours count once, so many steps give fewer sigmas."""
-    quantiles = 1.0 - np.linspace(0.0, 1.0, steps, endpoint=False)
-    picked = np.rint(betaincinv(BETA_PARAMETER, BETA_PARAMETER, quantiles) * (TABLE_SIZE - 1)).astype(np.int64)
+    picked = _beta_entries(steps)
     first = np.concatenate(([True], picked[1:] != picked[:-1]))
     return sigma_table(shift)[torch.from_numpy(picked[first])]
+
+
+def _beta_entries(steps: int) -> NDArray[np.int64]:
+    quantiles = 1.0 - np.linspace(0.0, 1.0, steps, endpoint=False)
+    return np.rint(betaincinv(BETA_PARAMETER, BETA_PARAMETER, quantiles) * (TABLE_SIZE - 1)).astype(np.int64)
 
 
 def _linear(steps: int, shift: float) -> torch.Tensor:
@@ -110,6 +115,23 @@ def sigmas(settings: SamplerSettings) -> torch.Tensor:
 def forwards(settings: SamplerSettings) -> int:
     """How many network evaluations a run takes: `steps`, less the sigmas that coincide."""
     return len(sigmas(settings)) - 1
+
+
+def step_numbers(settings: SamplerSettings) -> tuple[int, ...]:
+    """Which of `steps`, from 0, each forward is: all of them, but for steps whose sigma is the one before's.
+
+    Below full denoise the steps are the last ones of a longer schedule, whose merged ones are counted with it.
+    """
+    offences = judge(settings)
+    if offences:
+        raise invalid(offences)
+    whole = settings.denoise > FULL_DENOISE
+    steps = settings.steps if whole else int(settings.steps / settings.denoise)
+    numbers = [*range(steps)]
+    if settings.scheduler == "beta":
+        picked = _beta_entries(steps)
+        numbers = [i for i in numbers if i == 0 or picked[i] != picked[i - 1]]
+    return tuple(max(0, number - (steps - settings.steps)) for number in numbers[-settings.steps :])
 
 
 def judge(settings: SamplerSettings) -> list[Offence]:

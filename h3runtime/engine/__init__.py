@@ -6,13 +6,18 @@
     load_meter            how far loading is
     inspection            a checkpoint judged as for loading, and what it would cost here
     conditions            a request's media -> keyframes, references, masks and what the text encoder sees
+    sampling, preview     what conditions a clip -> latents, and a cheap look at it meanwhile
+    variants              several clips of one request, published together
     clip, host_frames     latents -> MP4, while decoding goes on
     tail, chain           the end of a clip kept for the next one; a list of clips as one
     decode                saved latents -> clip, sound or pictures, without the transformer
     latents_file, extras  what may lie beside a clip
-    run, diagnosis        stages, progress, stops; what a request may ask about its own run
+    run, stopping         stages, progress; stops, also between the layers of a model
+    diagnosis             what a request may ask about its own run
     room                  whether the weights fit into the device's memory
-    memory_estimate       what a request takes of it beside them, by memory_formulas
+    estimating            what a request would take: rows (sound_lengths), demand, work, memory; what would fit
+    memory_estimate       what a request takes of memory beside the weights, by memory_formulas
+    capacity              what there is of it
     faults                what a library's exception means for the job and for the process
     device, determinism   where it runs, and the numeric switches of the process
     warmup                what it runs before it says ready
@@ -29,7 +34,7 @@ from h3runtime.settings import Settings
 
 def create(settings: Settings, threads: int | None = None) -> Engine:
     """The engine of these settings, not loaded yet; `jobs.child` calls it by name in the engine's process."""
-    return ResidentEngine(settings, threads, on_component=_log_component)
+    return ResidentEngine(settings, threads, on_component=_log_component, previews=True)
 
 
 def _log_component(facts: ComponentFacts) -> None:

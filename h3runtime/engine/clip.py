@@ -65,7 +65,7 @@ def clip_shape(latents: Latents) -> ClipShape:
 
 
 def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, run: Run) -> DecodedClip:
-    """Decode both streams and publish the clip under its name, whole or not at all."""
+    """Decode both streams and give the clip its name, whole or not at all."""
     shape = clip_shape(latents)
     figures = measure_latents(latents)
     found = {"latents": check_latents(figures, synthetic=target.synthetic)}
@@ -75,7 +75,7 @@ def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, r
         found["audio"] = check_audio(waveform, synthetic=target.synthetic)
         refuse(found, "audio_decode")
         delivered = sound.prepare(waveform, shape.frames, target.encode.loudness)
-    tail = Tail(target.tail, target.scratch, shape, waveform)
+    tail = Tail(target.tail, target.scratch, shape, waveform, run.check_stop)
     with _writer(target, shape, delivered, tool, run) as writer, tail:
         with run.stage("video_decode", plan(latents.video.shape[2]).chunks):
             watch = VideoChecks(vaes.video.tiling.split(shape.width), vaes.video.tiling.split(shape.height))

@@ -38,33 +38,33 @@ def choose_device(asked: str) -> DeviceChoice:
 class PeakMeter:
     """Peak bytes of stages: what tensors took, and what the allocator held for them.
 
-    On the CPU both are the process's resident set. `sampling` is always measured, the others with `every_stage`.
+    On the CPU both are the process's resident set. `peak_allocated_bytes` and `peak_reserved_bytes` are of all stages;
+    `sampling` has its own, the others with `every_stage`. A stage that comes again counts by its highest peak.
     """
 
     def __init__(self, device: torch.device, *, every_stage: bool = False) -> None:
         self.figures: dict[str, int] = {}
         self._device, self._every_stage = device, every_stage
 
-    def begin(self, stage: str) -> None:
-        if not self._measures(stage):
-            return
+    def begin(self, stage: str) -> None:  # noqa: ARG002  # beside `end`
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
             memory.reset_peak()
 
     def end(self, stage: str) -> None:
-        if not self._measures(stage):
-            return
         if self._device.type == "cuda":
             allocated = torch.cuda.max_memory_allocated(self._device)
             reserved = torch.cuda.max_memory_reserved(self._device)
         else:
             allocated = reserved = memory.peak_resident_bytes()
-        self.figures |= {f"peak_{stage}_allocated_bytes": allocated, f"peak_{stage}_reserved_bytes": reserved}
+        self._note("peak", allocated, reserved)
+        if self._every_stage or stage == "sampling":
+            self._note(f"peak_{stage}", allocated, reserved)
 
-    def _measures(self, stage: str) -> bool:
-        return self._every_stage or stage == "sampling"
+    def _note(self, name: str, allocated: int, reserved: int) -> None:
+        for key, count in ((f"{name}_allocated_bytes", allocated), (f"{name}_reserved_bytes", reserved)):
+            self.figures[key] = max(count, self.figures.get(key, 0))
 
 
 def free_bytes(device: torch.device) -> int:

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from h3runtime.conditioning.tokenizer import PromptTokenizer
-from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec
+from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec, Work
 from h3runtime.denoiser.schedule import forwards
-from h3runtime.engine.capacity import capacity_bytes
+from h3runtime.engine.capacity import capacity_bytes, held_bytes
 from h3runtime.engine.demand import Demand, Rows, as_shown, demand_of, rows_by_kind
 from h3runtime.engine.load import Models
-from h3runtime.engine.memory_estimate import ModelSizes, estimate, sizes_of
+from h3runtime.engine.memory_estimate import MemoryEstimate, ModelSizes, estimate, sizes_of
 from h3runtime.engine.sound_lengths import SoundLengths
 from h3runtime.engine.work import work_of
 from h3runtime.packing.geometry import frames_at_most
@@ -42,11 +42,16 @@ class Known:
 
 
 class Estimator:
-    """held: bytes that the loaded engine has before any request (`capacity.held_bytes`)."""
+    """Knows what the engine holds from when it is made, and from `begin`, before any request."""
 
-    def __init__(self, models: Models, tokenizer: PromptTokenizer, device: torch.device, held: int) -> None:
-        self._models, self._tokenizer, self._device, self._held = models, tokenizer, device, held
+    def __init__(self, models: Models, tokenizer: PromptTokenizer, device: torch.device) -> None:
+        self._models, self._tokenizer, self._device = models, tokenizer, device
         self._sounds = SoundLengths()
+        self.begin()
+
+    def begin(self) -> None:
+        """What is held now is what is held between requests."""
+        self._held = held_bytes(self._device)
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
         """BadMedia for a file that is gone, InvalidRequest for a task whose transformer isn't loaded or an illegal
@@ -67,6 +72,15 @@ class Estimator:
             capacity_bytes=capacity,
             would_fit="" if memory.total <= capacity else would_fit(spec, known, sizes, capacity),
         )
+
+    def memory(self, spec: GenerateSpec, rows: Rows) -> MemoryEstimate:
+        """Of a request whose packed rows are known."""
+        return estimate(sizes_of(self._models, spec.task, self._held), demand_of(spec, rows))
+
+    def done(self, spec: GenerateSpec, timings: Mapping[str, float]) -> Work:
+        """The work of a request that took so long."""
+        stages = self.estimate(spec).work.stages
+        return Work(stages, {stage: timings[stage] for stage in stages})
 
     def _rows_of(self, text: str) -> int:
         return len(self._tokenizer.encode(text))

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from h3runtime.backends.attention.base import AttentionBackend
 from h3runtime.backends.attention.select import attention_choice, choose_attention
 from h3runtime.backends.linear.select import choose_linear, linear_choice
 from h3runtime.conditioning.conditioner import Conditioner
@@ -26,38 +26,36 @@ from h3runtime.core import (
     EngineFacts,
     Estimate,
     GenerateSpec,
-    Latents,
     OnProgress,
     PackedLayout,
     Progress,
     ShouldStop,
     Task,
-    TextFeatures,
+    Work,
 )
-from h3runtime.denoiser.denoise import denoise
-from h3runtime.denoiser.sampler import Step
 from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine import determinism
-from h3runtime.engine.capacity import held_bytes
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
-from h3runtime.engine.conditions.gathering import Conditions, conditions_of, steps_of
+from h3runtime.engine.conditions.gathering import conditions_of, steps_of
 from h3runtime.engine.conditions.media_cache import MediaCache
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
-from h3runtime.engine.demand import demand_of, rows_of
+from h3runtime.engine.demand import rows_of
 from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memory_facts
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.estimating import Estimator
 from h3runtime.engine.extras import Extras
 from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
-from h3runtime.engine.memory_estimate import MemoryEstimate, estimate, sizes_of
+from h3runtime.engine.memory_estimate import MemoryEstimate
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
+from h3runtime.engine.preview import ColourMap
 from h3runtime.engine.run import FIRST_GUESS, Run
+from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
+from h3runtime.engine.stopping import layers_of, polled
+from h3runtime.engine.variants import variants_of
 from h3runtime.engine.warmup import warm_up_specs
 from h3runtime.errors import BackendUnavailable, DegenerateOutput, JobError, NumericalError, Offence, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
-from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
-from h3runtime.packing.layout import pack
 from h3runtime.settings import TRAINED_TILE, Settings
 
 COMPUTE_DTYPE = torch.bfloat16
@@ -70,7 +68,8 @@ class ResidentEngine:
     threads: of PyTorch on the CPU; None leaves its own choice. on_ffmpeg_line: gets what ffmpeg says from
     `ffmpeg_loglevel` on, from a thread. profile_memory: peaks of every stage, not of sampling alone. warm_up: run the
     warm-up shapes at load; of no use to a process that makes a single clip. on_component: told of each one that is
-    loaded. partitions: load the transformers of no others; `load` refuses those that the settings leave out.
+    loaded. partitions: load the transformers of no others; `load` refuses those that the settings leave out. previews:
+    report a picture of the clip while it is sampled, for whoever shows them.
     """
 
     def __init__(
@@ -84,6 +83,7 @@ class ResidentEngine:
         warm_up: bool = True,
         on_component: OnComponent = lambda _: None,
         partitions: Sequence[str] = ALL_PARTITIONS,
+        previews: bool = False,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -97,10 +97,13 @@ class ResidentEngine:
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
         self._profile_memory, self._on_component = profile_memory, on_component
         self._partitions = partitions
+        self._previews = previews
+        self._colours: ColourMap | None = None
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
         self._encoder_fault = ""
+        self._warmed: list[Work] = []
 
     def load(self, on_progress: OnProgress) -> None:
         """Read all weights and run the warm-up shapes. CheckpointError or SettingsError says what can't be loaded.
@@ -128,16 +131,17 @@ class ResidentEngine:
         self.media_cache = MediaCache(self.settings.prompt_cache_bytes)
         # No backend of this version compiles anything.
         self._startup["kernel_build_seconds"] = 0.0
-        self._held = held_bytes(self.device)
+        if self._previews:
+            self._colours = ColourMap.of(self.models.vaes.video)
+        self.estimator = Estimator(self.models, tokenizer, self.device)
         self._warm_up(on_progress, loader)
         give_back(self.device)
-        self._held = held_bytes(self.device)
-        self.estimator = Estimator(self.models, tokenizer, self.device, self._held)
+        self.estimator.begin()
         self._startup["cold_start_seconds"] = time.monotonic() - began
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
-        """One clip. Raises JobError kinds with stage and step, BadMedia for a file that changed since admission,
-        InvalidRequest for a task whose transformer isn't loaded.
+        """One clip, or `spec.n` of the same conditions. Raises JobError kinds with stage and step, BadMedia for a file
+        that changed since admission, InvalidRequest for a task whose transformer isn't loaded.
 
         EngineDead among them means that this process is of no more use.
         """
@@ -145,9 +149,9 @@ class ResidentEngine:
         self._require_linear(spec.linear)
         self.models.transformer_of(spec.task)
         meter = PeakMeter(self.device, every_stage=self._profile_memory)
-        run = Run(on_progress, should_stop, self._shares, meter)
+        run = Run(on_progress, should_stop, self._shares, meter, spec.n)
         try:
-            return self._generate(spec, run, Diagnosis(spec))
+            return self._generate(spec, run)
         except Exception as error:
             failure = job_error_of(error, self.device, run.stage_name, run.step_index)
             if failure is None:
@@ -157,22 +161,40 @@ class ResidentEngine:
             give_back(self.device)
         raise failure
 
-    def _generate(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> Clip:
+    def _generate(self, spec: GenerateSpec, run: Run) -> Clip:
+        attention = attention_of(spec, self.attention, self.device)
+        network = self.models.transformer_of(spec.task)
+        sampler = Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours)
+        with variants_of(spec) as variants, polled(layers_of(self.models, spec.task), run.check_stop):
+            diagnoses = [Diagnosis(variant) for variant in variants.each]
+            given = self._condition(spec, run, diagnoses[0])
+            made = [
+                self._make(variant, given, sampler, run, diagnosis)
+                for variant, diagnosis in zip(variants.each, diagnoses, strict=True)
+            ]
+            first, *others = variants.publish(made, run.check_stop)
+        run.finish()
+        self._shares = run.shares()
+        return replace(first, timings=run.timings, memory=run.peaks, variants=tuple(others))
+
+    def _condition(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> Conditioned:
         with run.stage("conditioning", steps_of(spec)):
             with diagnosis.conditioning("media", self.media_cache):
                 conditions = conditions_of(spec, MediaEncoder(self.models.vaes, self.device, self.media_cache, run))
             with diagnosis.conditioning("text", self.conditioner.cache):
-                text = self._text(conditions, run)
-            layout = self._layout(spec, text, conditions)
-        latents = self._sample(spec, layout, text, conditions, run, diagnosis)
+                text = self.conditioner.condition(conditions.pieces, run.should_stop)
+                run.advance()
+            return Conditioned.of(spec, text, conditions)
+
+    def _make(self, spec: GenerateSpec, given: Conditioned, sampler: Sampler, run: Run, diagnosis: Diagnosis) -> Clip:
+        """One clip under the name that its spec has."""
+        latents = sampler.sample(spec, given, run, diagnosis)
         extras = Extras.of(spec, latents, diagnosis.latents)
         decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
         extras.publish()
-        run.finish()
-        self._shares = run.shares()
-        estimated = partial(self._estimate, spec, layout)
-        diagnostics = diagnosis.report(latents, layout, conditions.inputs, run.peaks, estimated)
-        return self._clip(spec, decoded, run, extras.latents, diagnostics)
+        estimated = partial(self._estimate, spec, given.layout)
+        diagnostics = diagnosis.report(latents, given.layout, given.conditions.inputs, run.peaks, estimated)
+        return self._clip(spec, decoded, sampler.attention.name, extras.latents, diagnostics)
 
     def facts(self) -> EngineFacts:
         return EngineFacts(
@@ -184,6 +206,7 @@ class ResidentEngine:
             startup=dict(self._startup),
             memory=memory_facts(self.device),
             warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._encoder_fault])),
+            warm_up=tuple(self._warmed),
         )
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
@@ -198,62 +221,14 @@ class ResidentEngine:
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
 
-    def _text(self, conditions: Conditions, run: Run) -> TextFeatures:
-        text = self.conditioner.condition(conditions.pieces, run.should_stop)
-        run.advance()
-        return text
-
-    def _layout(self, spec: GenerateSpec, text: TextFeatures, conditions: Conditions) -> PackedLayout:
-        height, width = latent_side(spec.height), latent_side(spec.width)
-        target = latent_frames(spec.frames), height, width, audio_latents(spec.frames)
-        return pack(*target, text.tags, conditions.keyframe_shapes, conditions.reference_shapes)
-
     def _estimate(self, spec: GenerateSpec, layout: PackedLayout) -> MemoryEstimate:
-        return estimate(sizes_of(self.models, spec.task, self._held), demand_of(spec, rows_of(layout)))
-
-    def _sample(
-        self,
-        spec: GenerateSpec,
-        layout: PackedLayout,
-        text: TextFeatures,
-        conditions: Conditions,
-        run: Run,
-        diagnosis: Diagnosis,
-    ) -> Latents:
-        count = forwards(spec.sampling)
-        diagnosis.begin()
-
-        def on_step(step: Step) -> None:
-            diagnosis.step(step)
-            run.step(step.index + 1, count)
-
-        with run.stage("sampling", count):
-            latents = denoise(
-                self.models.transformer_of(spec.task),
-                layout,
-                text,
-                conditions.keyframes,
-                conditions.references,
-                spec.sampling,
-                device=self.device,
-                dtype=COMPUTE_DTYPE,
-                attention=self._attention_of(spec),
-                on_step=on_step,
-                should_stop=run.should_stop,
-                masks=conditions.masks,
-            )
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
-        return latents
+        return self.estimator.memory(spec, rows_of(layout))
 
     def _require_linear(self, name: str | None) -> None:
         """Weights are in the form of the backend that loaded them; BackendUnavailable for a request of another."""
         if name is not None and name != self.linear.name:
             why = f"the weights were loaded for {self.linear.name}"
             raise BackendUnavailable(f"linear: {name}: {why}", [Offence("linear", why, self.linear.name)])
-
-    def _attention_of(self, spec: GenerateSpec) -> AttentionBackend:
-        return self.attention if spec.attention is None else choose_attention(spec.attention, self.device)[0]
 
     def _target(self, spec: GenerateSpec) -> ClipTarget:
         return ClipTarget(
@@ -273,7 +248,7 @@ class ResidentEngine:
         self,
         spec: GenerateSpec,
         decoded: DecodedClip,
-        run: Run,
+        attention: str,
         latents_output: Path | None,
         diagnostics: dict[str, Any] | None,
     ) -> Clip:
@@ -288,10 +263,10 @@ class ResidentEngine:
             samples=written.samples,
             seed=spec.sampling.seed,
             forwards=forwards(spec.sampling),
-            attention=self._attention_of(spec).name,
+            attention=attention,
             linear=self.linear.name,
-            timings=run.timings,
-            memory=run.peaks,
+            timings={},
+            memory={},
             checks=decoded.checks,
             warnings=(*self._warnings(spec.task), *decoded.warnings),
             latents_output=latents_output,
@@ -322,7 +297,8 @@ class ResidentEngine:
             for index, spec in enumerate(specs):
                 on_progress(Progress("warming", index, len(specs), index / len(specs)))
                 try:
-                    self.generate(spec, lambda _: None, lambda: False)
+                    clip = self.generate(spec, lambda _: None, lambda: False)
+                    self._warmed.append(self.estimator.done(spec, clip.timings))
                 except (NumericalError, DegenerateOutput):
                     loader.require_finite(COMPUTE_DTYPE)
                     raise

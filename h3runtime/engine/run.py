@@ -25,7 +25,10 @@ FIRST_GUESS: Mapping[str, float] = {
 
 
 class Run:
-    """Reports progress, keeps `timings` in seconds, and raises JobCancelled once `should_stop` says so."""
+    """Reports progress, keeps `timings` in seconds, and raises JobCancelled once `should_stop` says so.
+
+    clips: how often every stage but the conditioning comes.
+    """
 
     def __init__(
         self,
@@ -33,8 +36,10 @@ class Run:
         should_stop: ShouldStop,
         shares: Mapping[str, float],
         meter: PeakMeter | None = None,
+        clips: int = 1,
     ) -> None:
-        total = sum(shares.values())
+        total = sum(share * _times(stage, clips) for stage, share in shares.items())
+        self._clips = clips
         self.timer = StageTimer()
         self._meter = meter
         self._shares = {stage: shares[stage] / total for stage in shares}
@@ -70,10 +75,10 @@ class Run:
         if self._meter is not None:
             self._meter.end(name)
 
-    def step(self, done: int, steps: int) -> None:
-        """`done` of `steps` of the current stage are behind us."""
+    def step(self, done: int, steps: int, preview: bytes | None = None) -> None:
+        """`done` of `steps` of the current stage are behind us. preview: see `core.Progress`."""
         self._step = done
-        self._report(done, steps)
+        self._report(done, steps, preview)
         self.check_stop()
 
     def advance(self, by: int = 1) -> None:
@@ -112,15 +117,21 @@ class Run:
         self._report_fraction(1, 1, 1.0)
 
     def shares(self) -> dict[str, float]:
-        """How the stages of this run compared: the next run's weights."""
-        return {stage: max(self.timer.timings.get(stage, 0.0), 1e-3) for stage in STAGES}
+        """How the stages of this run compared, for one clip: the next run's weights."""
+        timings = self.timer.timings
+        return {stage: max(timings.get(stage, 0.0) / _times(stage, self._clips), 1e-3) for stage in STAGES}
 
-    def _report(self, done: int, steps: int) -> None:
+    def _report(self, done: int, steps: int, preview: bytes | None = None) -> None:
         share = self._shares.get(self._stage, 0.0)
-        self._report_fraction(done, steps, self._done + share * done / max(steps, 1))
+        self._report_fraction(done, steps, self._done + share * done / max(steps, 1), preview)
 
-    def _report_fraction(self, done: int, steps: int, fraction: float) -> None:
+    def _report_fraction(self, done: int, steps: int, fraction: float, preview: bytes | None = None) -> None:
         fraction = min(fraction, 1.0)
         elapsed = self.timer.total
         eta = elapsed * (1 - fraction) / fraction if fraction > 0.02 else None
-        self._on_progress(Progress(self._stage, done, steps, fraction, eta))
+        self._on_progress(Progress(self._stage, done, steps, fraction, eta, preview=preview))
+
+
+def _times(stage: str, clips: int) -> int:
+    """Conditions are made once, for all clips of a request."""
+    return 1 if stage == "conditioning" else clips

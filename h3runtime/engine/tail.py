@@ -15,6 +15,7 @@ from __future__ import annotations
 import queue
 import shutil
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -43,13 +44,20 @@ class Tail:
 
     scratch:  an existing folder for the file while it is written.
     waveform: float32 [2, n] at 32 kHz of the whole clip, as decoded.
+    poll:     called ten times a second while `put` and `finish` wait; may raise.
 
     Errors of the disk come as JobDiskFull and EncoderFailed from `put` and `finish`.
     """
 
     def __init__(
-        self, request: TailRequest | None, scratch: Path, shape: ClipShape, waveform: NDArray[np.float32]
+        self,
+        request: TailRequest | None,
+        scratch: Path,
+        shape: ClipShape,
+        waveform: NDArray[np.float32],
+        poll: Callable[[], None] = lambda: None,
     ) -> None:
+        self._poll = poll
         self._request, self._staged, self._shape = request, scratch / "tail.mkv", shape
         self._skip = shape.frames if request is None else max(0, shape.frames - request.frames)
         self._waveform = trim(waveform, shape.frames)[:, sample_at(self._skip) :]
@@ -86,7 +94,9 @@ class Tail:
         if self._thread is None:
             return
         self._hand_over(None)
-        self._thread.join()
+        while self._thread.is_alive():
+            self._poll()
+            self._thread.join(POLL)
         self._raise_failure()
 
     def publish(self) -> None:
@@ -103,6 +113,7 @@ class Tail:
     def _hand_over(self, chunk: NDArray[np.uint8] | None) -> None:
         while True:
             self._raise_failure()
+            self._poll()
             with suppress(queue.Full):
                 return self._queue.put(chunk, timeout=POLL)
 
@@ -117,13 +128,20 @@ class Tail:
             writer = LosslessWriter(self._staged, self._shape.width, self._shape.height, self._waveform)
             try:
                 while (chunk := self._next()) is not None:
-                    writer.put(chunk)
+                    self._write_chunk(writer, chunk)
                 if not self._abandoned.is_set():
                     writer.finish()
             finally:
                 writer.abandon()
         except BaseException as error:
             self._failure = error
+
+    def _write_chunk(self, writer: LosslessWriter, chunk: NDArray[np.uint8]) -> None:
+        """Frame by frame: whoever gives up waits for one, not for 17."""
+        for index in range(len(chunk)):
+            if self._abandoned.is_set():
+                return
+            writer.put(chunk[index : index + 1])
 
     def _next(self) -> NDArray[np.uint8] | None:
         while not self._abandoned.is_set():

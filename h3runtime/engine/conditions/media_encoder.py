@@ -24,6 +24,7 @@ import torch
 from h3runtime.core import CHUNK_FRAMES, SAMPLES_PER_LATENT, ClipInput, Fit, MediaFile, SoundInput
 from h3runtime.engine.conditions.mask_pixels import clip_mask, picture_mask
 from h3runtime.engine.conditions.media_cache import Encoded, MediaCache, MediaKey, Pixels, Use
+from h3runtime.engine.conditions.reading import read, read_each
 from h3runtime.engine.conditions.sound_cut import SoundCut
 from h3runtime.engine.load import Vaes
 from h3runtime.engine.run import Run
@@ -71,12 +72,14 @@ class MediaEncoder:
     def mask_picture(self, file: MediaFile, width: int, height: int) -> Encoded:
         """Mask pixels uint8 [1, 1, 1, height/8, width/8]."""
         use = ("mask", width, height)
-        return self._once(file, None, use, 1, lambda: self._mask([picture_mask(file, width, height)]))
+        return self._once(file, None, use, 1, lambda: self._mask(lambda: [picture_mask(file, width, height)]))
 
     def mask_clip(self, clip: ClipInput, width: int, height: int) -> Encoded:
         """Mask pixels uint8 [1, 1, frames, height/8, width/8]."""
         use = ("mask", clip.first, clip.frames, width, height)
-        return self._once(clip.file, None, use, clip_steps(clip), lambda: self._mask(clip_mask(clip, width, height)))
+        return self._once(
+            clip.file, None, use, clip_steps(clip), lambda: self._mask(lambda: clip_mask(clip, width, height))
+        )
 
     def require_unchanged(self, file: MediaFile) -> None:
         """BadMedia for a file that has other bytes than when the request was accepted, or none any more."""
@@ -97,8 +100,7 @@ class MediaEncoder:
         return made
 
     def _picture(self, file: MediaFile, width: int, height: int, fit: Fit) -> Encoded:
-        pixels = read_picture(file.path, file.field).pixels
-        fitted = (stretch if fit == "stretch" else cover)(pixels, width, height)[None]
+        fitted = read(lambda: _fitted(file, width, height, fit), self.run.check_stop)
         on_device = torch.from_numpy(fitted).to(self.device)
         latent = self.vaes.video.encode_image(on_device, should_stop=self.run.should_stop)
         self.run.advance()
@@ -106,7 +108,7 @@ class MediaEncoder:
 
     def _clip(self, clip: ClipInput, width: int, height: int, fit: Fit, shown: bool) -> Encoded:
         samples = np.empty((-(-clip.frames // SAMPLE_EVERY), height, width, 3), np.uint8) if shown else None
-        with closing(clip_frames(clip, width, height, fit)) as frames:
+        with closing(read_each(lambda: clip_frames(clip, width, height, fit), self.run.check_stop)) as frames:
             latent = self.vaes.video.encode_stream(
                 frames if samples is None else _sampled(frames, samples),
                 clip.frames,
@@ -116,7 +118,7 @@ class MediaEncoder:
         return Encoded(latent, samples)
 
     def _sound(self, sound: SoundInput, cut: SoundCut) -> Encoded:
-        waveform = read_sound_in(sound)
+        waveform = read(lambda: read_sound_in(sound), self.run.check_stop)
         if cut.kind != "filling" and waveform.shape[1] < SAMPLES_PER_LATENT:
             raise _bad(sound.file.field, "its sound is shorter than 25 ms")
         heard = torch.from_numpy(np.ascontiguousarray(cut.of(waveform))).to(self.device)
@@ -126,9 +128,9 @@ class MediaEncoder:
         self.run.advance()
         return Encoded(latent, samples=cut.samples(waveform))
 
-    def _mask(self, frames: Iterable[Pixels]) -> Encoded:
+    def _mask(self, make: Callable[[], Iterable[Pixels]]) -> Encoded:
         kept = []
-        for frame in frames:
+        for frame in read_each(make, self.run.check_stop):
             kept.append(frame)
             if len(kept) % CHUNK_FRAMES == 0:
                 self.run.advance()
@@ -139,11 +141,21 @@ class MediaEncoder:
     def _hash(self, file: MediaFile) -> str:
         if file.path not in self.hashes:
             try:
-                with file.path.open("rb") as stream:
-                    self.hashes[file.path] = hashlib.file_digest(stream, "sha256").hexdigest()
+                self.hashes[file.path] = read(lambda: _digest(file.path), self.run.check_stop)
             except OSError as error:
                 raise _bad(file.field, "it can't be read any more") from error
         return self.hashes[file.path]
+
+
+def _fitted(file: MediaFile, width: int, height: int, fit: Fit) -> Pixels:
+    """uint8 [1, height, width, 3]."""
+    pixels = read_picture(file.path, file.field).pixels
+    return (stretch if fit == "stretch" else cover)(pixels, width, height)[None]
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _bad(name: str, why: str) -> BadMedia:

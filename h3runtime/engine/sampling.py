@@ -1,0 +1,93 @@
+"""One clip's latents from what conditions it: the denoising loop with its progress, previews and diagnostics.
+
+Does no arithmetic of its own. Fed by `resident`, once for each clip of a request with the same `Conditioned`; its
+latents go to `clip`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.select import choose_attention
+from h3runtime.core import GenerateSpec, Latents, PackedLayout, TextFeatures
+from h3runtime.denoiser.denoise import denoise
+from h3runtime.denoiser.dit import Dit
+from h3runtime.denoiser.sampler import Step
+from h3runtime.denoiser.schedule import forwards, step_numbers
+from h3runtime.denoiser.stepped import SteppedAttention, told_plan
+from h3runtime.engine.conditions.gathering import Conditions
+from h3runtime.engine.diagnosis import Diagnosis
+from h3runtime.engine.preview import ColourMap, Previews
+from h3runtime.engine.run import Run
+from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
+from h3runtime.packing.layout import pack
+
+
+@dataclass(frozen=True, slots=True)
+class Conditioned:
+    """What every clip of a request is sampled from."""
+
+    text: TextFeatures
+    conditions: Conditions
+    layout: PackedLayout
+
+    @classmethod
+    def of(cls, spec: GenerateSpec, text: TextFeatures, conditions: Conditions) -> Conditioned:
+        height, width = latent_side(spec.height), latent_side(spec.width)
+        target = latent_frames(spec.frames), height, width, audio_latents(spec.frames)
+        layout = pack(*target, text.tags, conditions.keyframe_shapes, conditions.reference_shapes)
+        return cls(text, conditions, layout)
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """attention: of this request. dtype: what the network computes in. colours: of previews; None makes none."""
+
+    network: Dit
+    attention: AttentionBackend
+    device: torch.device
+    dtype: torch.dtype
+    colours: ColourMap | None
+
+    def sample(self, spec: GenerateSpec, given: Conditioned, run: Run, diagnosis: Diagnosis) -> Latents:
+        """Final latents, fp32 on the device; errors as of `denoise`."""
+        count = forwards(spec.sampling)
+        previews = Previews(self.colours, given.layout, self.network.config.channels, self.device)
+        diagnosis.begin()
+
+        def on_step(step: Step) -> None:
+            diagnosis.step(step)
+            is_last = step.index + 1 == count
+            run.step(step.index + 1, count, previews.look(step.denoised, is_last=is_last))
+
+        with run.stage("sampling", count):
+            latents = denoise(
+                self.network,
+                given.layout,
+                given.text,
+                given.conditions.keyframes,
+                given.conditions.references,
+                spec.sampling,
+                device=self.device,
+                dtype=self.dtype,
+                attention=self.attention,
+                on_step=on_step,
+                should_stop=run.should_stop,
+                masks=given.conditions.masks,
+            )
+            if self.device.type == "cuda":
+                torch.cuda.synchronize(self.device)
+        return latents
+
+
+def attention_of(spec: GenerateSpec, default: AttentionBackend, device: torch.device) -> AttentionBackend:
+    """What the request names, by step if it has a plan, else the default. BackendUnavailable, InvalidRequest."""
+    plan = spec.attention_plan
+    if len(set(plan)) < 2:
+        name = plan[0] if plan else spec.attention
+        return default if name is None else choose_attention(name, device)[0]
+    found = {name: choose_attention(name, device)[0] for name in dict.fromkeys(plan)}
+    return SteppedAttention(told_plan(plan), [found[plan[number]] for number in step_numbers(spec.sampling)])
