@@ -14,21 +14,31 @@ from pathlib import Path
 from typing import Any
 
 from h3runtime.api import rules
+from h3runtime.api.judging.spec import encode_of
 from h3runtime.cli.generation.chain_plan import plan_chain
 from h3runtime.cli.generation.chain_result import chain_facts
 from h3runtime.cli.generation.entries import Asked, asked_of
 from h3runtime.cli.generation.flags import add_request_flags
 from h3runtime.cli.generation.judging import Ruling, judge_backends, rule_on
 from h3runtime.cli.generation.scratch import scratch_folder
-from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path, refuse_taken
+from h3runtime.cli.options import (
+    add_encoder_flags,
+    add_run_flags,
+    encode_settings,
+    format_of,
+    judge_with_ffmpeg,
+    output_path,
+    refuse_taken,
+)
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.result import clip_facts
 from h3runtime.cli.stopping import Stopping
-from h3runtime.core import EncodeSettings, Engine, GenerateSpec
+from h3runtime.core import Container, EncodeSettings, Engine, GenerateSpec
 from h3runtime.errors import Offence, invalid
 from h3runtime.jobs.queue import outputs_of
 from h3runtime.media.ffmpeg import find_ffmpeg
+from h3runtime.media.formats import suffix_of
 from h3runtime.observe.cores import engine_threads
 from h3runtime.settings import SERVICE_ONLY, Settings, add_flags, resolve
 
@@ -52,7 +62,9 @@ def add_parser(commands: Any) -> None:
         "Flags are the defaults of what it leaves out.",
     )
     add_request_flags(parser)
-    parser.add_argument("--output", type=Path, metavar="OUT.mp4", help="Default: h3-<seed>.mp4 in the current folder.")
+    parser.add_argument(
+        "--output", type=Path, metavar="OUT.mp4|mov|mkv|webm", help="Default: h3-<seed>.mp4 in the current folder."
+    )
     add_encoder_flags(parser)
     add_run_flags(parser)
     parser.add_argument("--profile-memory", action="store_true", help="Peak bytes of every stage in the JSON.")
@@ -120,7 +132,8 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
     arguments, bar = session.arguments, session.bar
     encode = _chain_encode(arguments)
     planned = plan_chain(asked.requests, asked.folder, session.scratch, session.settings)
-    output = output_path(_output(arguments, planned[0].spec, None), overwrite=arguments.overwrite)
+    named = _output(arguments, planned[0].spec, encode.container, None)
+    output = output_path(named, encode.container, overwrite=arguments.overwrite)
     engine = session.loaded_engine({plan.spec.task.runs_on for plan in planned})
     judge_backends([plan.ruling for plan in planned], engine.facts(), is_chain=True)
     from h3runtime.engine.chain import Chain, ChainMaker, Link
@@ -145,28 +158,32 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
 def _clip_spec(ruling: Ruling, arguments: argparse.Namespace, scratch: Path) -> GenerateSpec:
     """One error lists everything wrong with the request; then the output's name is looked at."""
     body = ruling.read.body
+    container = encode_of(body.format).container
     if arguments.output is None:
         verdict = rules.Verdict(ruling.read)
-        rules.judge_output(body.output, Path.cwd(), verdict)
+        rules.judge_output(body.output, Path.cwd(), verdict, container)
         ruling.faults.offences += verdict.offences
+    ruling.faults.offences += judge_with_ffmpeg(ruling.raw.get("format"))
     ruling.faults.raise_any()
     spec = ruling.spec(Path(), scratch)
-    output = output_path(_output(arguments, spec, body.output), overwrite=spec.overwrite)
+    output = output_path(_output(arguments, spec, container, body.output), container, overwrite=spec.overwrite)
     spec = replace(spec, output=output)
     for path in sorted(outputs_of(spec)):
         refuse_taken(path, overwrite=spec.overwrite)
     return spec
 
 
-def _output(arguments: argparse.Namespace, spec: GenerateSpec, named: str | None) -> Path:
-    return arguments.output or Path(named or f"h3-{spec.sampling.seed}{rules.SUFFIX}")
+def _output(arguments: argparse.Namespace, spec: GenerateSpec, container: Container, named: str | None) -> Path:
+    return arguments.output or Path(named or f"h3-{spec.sampling.seed}{suffix_of(container)}")
 
 
 def _chain_encode(arguments: argparse.Namespace) -> EncodeSettings:
     offences: list[Offence] = []
-    encode = encode_settings(arguments, offences)
+    encode = encode_settings(format_of(arguments, arguments.output), offences)
     if arguments.save_latents:
         offences.append(Offence("save_latents", "is not of a chain, of which no clip is kept by itself", "left out"))
+    if arguments.n not in (None, 1):
+        offences.append(Offence("n", "is more than one clip, and a chain is made of one after another", "1"))
     if offences:
         raise invalid(offences)
     return encode

@@ -18,6 +18,7 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
         "output": str(clip.output),
         "sha256": clip.sha256,
         "bytes": clip.bytes,
+        "outputs": [_output(index, made) for index, made in enumerate((clip, *clip.variants))],
         "width": clip.width,
         "height": clip.height,
         "frames": clip.frames,
@@ -46,3 +47,13 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
     if clip.diagnostics is not None:
         told["diagnostics"] = dict(clip.diagnostics)
     return told
+
+
+def _output(index: int, clip: Clip) -> dict[str, Any]:
+    return {
+        "index": index,
+        "seed": str(clip.seed),
+        "output": str(clip.output),
+        "sha256": clip.sha256,
+        "bytes": clip.bytes,
+    }

@@ -54,7 +54,7 @@ def asked_of(arguments: argparse.Namespace) -> Asked:
         raise MalformedRequest(f"{file.name} holds neither a request nor a list of them")
     _judge_list(file.name, found)
     # What flags say of the file that is made is about the whole, and what they begin with is where the chain begins.
-    first = {name: value for name, value in defaults.items() if name not in WHOLE}
+    first = {name: value for name, value in defaults.items() if name not in (*WHOLE, "n")}
     others = {name: value for name, value in first.items() if name not in BEGINNINGS}
     each = [first, *[others] * (len(found) - 1)]
     return Asked(tuple(merged(*pair) for pair in zip(found, each, strict=True)), True, folder)

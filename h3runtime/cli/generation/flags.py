@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from h3runtime.cli.generation.file_kinds import kind_of
+from h3runtime.cli.options import ENCODER, format_of
 from h3runtime.settings import flag
 
 FIELDS = {
@@ -40,7 +41,6 @@ MEDIA = {
 }
 """Field (`mask` is `masks.video`) -> what it takes, help."""
 SWITCHES = ("save_latents", "diagnostics", "overwrite")
-ENCODER = ("loudness", "crf", "audio_bitrate")
 
 
 class KeyframeFlag(NamedTuple):
@@ -51,6 +51,14 @@ class KeyframeFlag(NamedTuple):
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
     for name, (kind, help_text) in FIELDS.items():
         parser.add_argument(flag(name), type=kind, metavar="VALUE", help=help_text)
+    parser.add_argument(
+        "-n",
+        "--variants",
+        dest="n",
+        type=int,
+        metavar="N",
+        help="Clips to make of the same conditions, with seeds from --seed on: OUT-0.mp4, OUT-1.mp4... Default: 1.",
+    )
     for name, (metavar, help_text) in MEDIA.items():
         parser.add_argument(flag(name), type=Path, metavar=metavar, help=help_text)
     parser.add_argument(
@@ -76,12 +84,12 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
 
 def blank() -> dict[str, Any]:
     """Every flag of `add_request_flags` as if it weren't given: for commands that make a clip without them."""
-    return dict.fromkeys([*FIELDS, *MEDIA, "keyframes", "references", *SWITCHES, *ENCODER])
+    return dict.fromkeys([*FIELDS, "n", *MEDIA, "keyframes", "references", *SWITCHES, *ENCODER])
 
 
 def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
     """The raw request that the given flags mean; what isn't given isn't in it."""
-    given = {name: getattr(arguments, name) for name in (*FIELDS, *SWITCHES, *MEDIA)}
+    given = {name: getattr(arguments, name) for name in (*FIELDS, "n", *SWITCHES, *MEDIA)}
     raw = {name: _value(value) for name, value in given.items() if value is not None and value is not False}
     if "mask" in raw:
         raw["masks"] = {"video": raw.pop("mask")}
@@ -91,8 +99,7 @@ def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
         raw["references"] = [
             {"type": kind_of(file) or "image", "source": _value(file)} for file in arguments.references
         ]
-    encoder = {name: getattr(arguments, name) for name in ENCODER}
-    if form := {name: value for name, value in encoder.items() if value is not None}:
+    if form := format_of(arguments, getattr(arguments, "output", None)):
         raw["format"] = form
     return raw
 

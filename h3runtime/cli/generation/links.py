@@ -22,7 +22,7 @@ from h3runtime.packing.geometry import is_legal_frames
 WHOLE = {
     "output": "--output",
     "overwrite": "--overwrite",
-    "format": "--crf, --audio-bitrate and --loudness",
+    "format": "--container, --video-codec, --crf and the other flags of encoding",
     "save_latents": "none: no clip of a chain is kept by itself",
 }
 """Fields that are about the file that is made, of which a chain has one -> what is meant for it."""
@@ -57,6 +57,9 @@ def wish_of(entry: Mapping[str, Any], *, is_first: bool) -> tuple[Wish, list[Off
         for name, meant in WHOLE.items()
         if rest.pop(name, None) is not None
     ]
+    if rest.get("n") not in (None, 1):
+        offences.append(Offence("n", "is more than one clip, and a chain is made of one after another", "1"))
+        rest.pop("n")
     field = "seconds" if rest.get("frames") is None else "frames"
     seconds = _seconds(rest.pop("seconds", None), rest.pop("frames", None), offences)
     link = rest.get("continue_from", {})
