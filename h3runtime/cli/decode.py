@@ -6,11 +6,12 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, output_path
+from h3runtime.cli.options import add_encoder_flags, add_run_flags, encode_settings, format_of, output_path
 from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.stopping import Stopping
 from h3runtime.errors import Offence, invalid
+from h3runtime.media.formats import container_of, suffix_of
 from h3runtime.observe.cores import engine_threads
 from h3runtime.settings import SERVICE_ONLY, add_flags, resolve
 
@@ -37,7 +38,9 @@ def add_parser(commands: Any) -> None:
         description="Decode latents that `save_latents` wrote. Writes a clip, unless told to write sound or frames.",
     )
     parser.add_argument("latents", type=Path, metavar="FILE", help="A .latents.safetensors file.")
-    parser.add_argument("--output", type=Path, metavar="OUT.mp4", help="The clip. Default: named after FILE.")
+    parser.add_argument(
+        "--output", type=Path, metavar="OUT.mp4|mov|mkv|webm", help="The clip. Default: named after FILE."
+    )
     parser.add_argument(
         "--audio-only", type=Path, metavar="OUT.wav|flac", help="Write the sound; a clip only with --output."
     )
@@ -53,12 +56,13 @@ def add_parser(commands: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), arguments.config)
     alone = arguments.audio_only is not None or arguments.frames_folder is not None
-    clip = arguments.output if arguments.output is not None or alone else _named_after(arguments.latents)
-    output = None if clip is None else output_path(clip, overwrite=arguments.overwrite)
+    named = arguments.output if arguments.output is not None or alone else _named_after(arguments.latents)
     offences: list[Offence] = []
-    encode = encode_settings(arguments, offences)
+    encode = encode_settings(format_of(arguments, named), offences)
     if offences:
         raise invalid(offences)
+    clip = named if arguments.output is not None or named is None else named.with_suffix(suffix_of(encode.container))
+    output = None if clip is None else output_path(clip, encode.container, overwrite=arguments.overwrite)
     with Stopping() as stopping, ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
         from h3runtime.engine.decode import DecodeJob, decode
 
@@ -83,9 +87,9 @@ def _whole(path: Path | None) -> Path | None:
 
 
 def _named_after(latents: Path) -> Path:
-    """`cat.mp4.latents.safetensors` -> `cat.mp4` in the current folder."""
+    """`cat.webm.latents.safetensors` -> `cat.webm` in the current folder, `cat.safetensors` -> `cat.mp4`."""
     if not latents.name.endswith(".safetensors"):
         told = f"{latents} doesn't look like saved latents, so it names no clip"
         raise invalid([Offence("latents", told, "a .latents.safetensors file, or --output")])
     name = latents.name.removesuffix(".safetensors").removesuffix(".latents")
-    return Path(name if name.endswith(".mp4") else name + ".mp4")
+    return Path(name if container_of(Path(name).suffix) is not None else name + suffix_of("mp4"))

@@ -13,7 +13,7 @@ from h3runtime.cli.report import say
 from h3runtime.settings import SERVICE_ONLY, add_flags, resolve
 
 PROMPT = "A red lantern swings over a still harbour at dusk; water laps at the quay and a bell rings far away."
-OUTPUT = Path("demo.mp4")
+NAME = "demo"
 WIDTH, HEIGHT, FRAMES, STEPS = 320, 192, 39, 8
 """Small enough for two cores of a laptop and long enough to have a join of two decoded chunks in it."""
 
@@ -27,9 +27,8 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--output",
         type=Path,
-        default=OUTPUT,
-        metavar="OUT.mp4",
-        help=f"Default: {OUTPUT}, which is replaced; a file of another name needs --overwrite.",
+        metavar="OUT.mp4|mov|mkv|webm",
+        help=f"Default: {NAME}.mp4, which is replaced; a file of another name needs --overwrite.",
     )
     parser.add_argument("--prompt", default=PROMPT, help="What happens in the clip.")
     parser.add_argument("--seed", default="440407", help="0..2^64-1; -1 draws one. Default: 440407.")
@@ -41,11 +40,12 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    fixed = {"width": WIDTH, "height": HEIGHT, "frames": FRAMES, "steps": STEPS}
+    fixed: dict[str, Any] = {"width": WIDTH, "height": HEIGHT, "frames": FRAMES, "steps": STEPS}
     # The quick start is run again and again: its own file is in nobody's way. Another name may be somebody's work.
-    overwrite = arguments.overwrite or arguments.output.name == OUTPUT.name
+    output = arguments.output or Path(f"{NAME}.{arguments.container or 'mp4'}")
+    fixed |= {"output": output, "overwrite": arguments.overwrite or output.stem == NAME}
     settings = resolve(vars(arguments), arguments.config)
-    generate.make(argparse.Namespace(**(flags.blank() | fixed | vars(arguments) | {"overwrite": overwrite})), settings)
+    generate.make(argparse.Namespace(**(flags.blank() | vars(arguments) | fixed)), settings)
     if settings.model_path is None and not arguments.quiet:
         say("the embedded model has made-up weights: its clip shows that the pipeline works")
     return 0

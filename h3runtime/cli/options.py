@@ -7,15 +7,46 @@ import os
 from pathlib import Path
 from typing import Any
 
-from h3runtime.api.judging.spec import encode_of
 from h3runtime.api.request import FormatBody, read_body
-from h3runtime.core import EncodeSettings
+from h3runtime.core import Container, EncodeSettings
 from h3runtime.errors import InvalidRequest, Offence, OutputExists, invalid
+from h3runtime.media.ffmpeg import find_ffmpeg
+from h3runtime.media.formats import CONTAINERS, container_of, judge_format, suffix_of
 
 LOGLEVELS = ("quiet", "panic", "fatal", "error", "warning", "info", "verbose", "debug")
 
 
+ENCODER = (
+    "container",
+    "video_codec",
+    "crf",
+    "pixel_format",
+    "audio_codec",
+    "audio_bitrate",
+    "sample_rate",
+    "fps",
+    "loudness",
+)
+"""Fields of a request's `format`, which are flags of the same names."""
+
+
 def add_encoder_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--container",
+        metavar="|".join(CONTAINERS),
+        help="Kind of file. Default: what the output's suffix says, or mp4.",
+    )
+    parser.add_argument("--video-codec", metavar="h264|hevc|vp9|av1", help="Default: h264, in webm vp9.")
+    parser.add_argument(
+        "--pixel-format", metavar="yuv420p|yuv444p|yuv420p10le", help="Default: yuv420p, which every player knows."
+    )
+    parser.add_argument("--audio-codec", metavar="aac|opus|flac|pcm_s16le", help="Default: aac, in webm opus.")
+    parser.add_argument(
+        "--sample-rate", type=_number, metavar="HZ", help="32000, 44100 or 48000. Default: 32000, of opus 48000."
+    )
+    parser.add_argument(
+        "--fps", type=float, metavar="1..120", help="Pictures a second; the duration stays. Default: 24."
+    )
     parser.add_argument(
         "--loudness",
         choices=("comfyui", "none"),
@@ -34,20 +65,34 @@ def add_run_flags(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def encode_settings(arguments: argparse.Namespace, offences: list[Offence]) -> EncodeSettings:
+def format_of(arguments: argparse.Namespace, output: Path | None) -> dict[str, Any]:
+    """The raw `format` that the flags mean; without `--container` the output's suffix says which."""
+    given = {name: getattr(arguments, name) for name in ENCODER}
+    raw = {name: value for name, value in given.items() if value is not None}
+    implied = None if output is None else container_of(output.suffix)
+    return raw if implied in (None, "mp4") else {"container": implied} | raw
+
+
+def encode_settings(raw: dict[str, Any], offences: list[Offence]) -> EncodeSettings:
     """By the rules of a request's `format`; what is wrong is added to `offences`, under the names of the flags."""
-    given = {name: getattr(arguments, name) for name in ("loudness", "crf", "audio_bitrate")}
-    raw: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     read = read_body({"prompt": "-", "format": raw})
-    offences += [Offence(o.field.removeprefix("format."), o.message, o.legal) for o in read.offences]
-    return encode_of(read.body.format or FormatBody())
+    found = [*read.offences, *judge_with_ffmpeg(raw)]
+    offences += [Offence(o.field.removeprefix("format."), o.message, o.legal) for o in found]
+    return (read.body.format or FormatBody()).settled()
 
 
-def output_path(path: Path, *, overwrite: bool) -> Path:
-    """Absolute; its folder exists, its suffix is .mp4, and nothing is in the way unless it may be replaced."""
-    whole = path.absolute()
-    if path.suffix != ".mp4":
-        raise invalid([Offence("output", f"{path.name} does not end in .mp4", "a name ending in .mp4")])
+def judge_with_ffmpeg(raw: object) -> list[Offence]:
+    """What this machine's ffmpeg has to say of a `format`. None is started for the default: the engine looks anyway."""
+    return judge_format(raw, find_ffmpeg()) if raw else []
+
+
+def output_path(path: Path, container: Container, *, overwrite: bool) -> Path:
+    """Absolute; its folder exists, its suffix is the container's, nothing is in the way unless it may be replaced."""
+    whole, suffix = path.absolute(), suffix_of(container)
+    if path.suffix != suffix:
+        legal = " or ".join(holds.suffix for holds in CONTAINERS.values())
+        legal = legal if container_of(path.suffix) is None else f"{suffix}, or --container {container_of(path.suffix)}"
+        raise invalid([Offence("output", f"{path.name} does not end in {suffix}", f"a name ending in {legal}")])
     if not whole.parent.is_dir():
         raise invalid([Offence("output", f"{path.parent} is not a folder", "a folder that exists")])
     if not os.access(whole.parent, os.W_OK | os.X_OK):
