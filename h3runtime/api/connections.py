@@ -88,6 +88,7 @@ class Connection(H11Protocol):
         self._head: asyncio.TimerHandle | None = None
         self._rest: asyncio.TimerHandle | None = None
         self._idle_since = time.monotonic()
+        self._parted = False
 
     @property
     def idle_since(self) -> float | None:
@@ -107,8 +108,10 @@ class Connection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._parted:
+            return
         super().data_received(data)
-        if not self.transport.is_closing():
+        if not self._parted and not self.transport.is_closing():
             self._watch_head()
 
     def on_response_complete(self) -> None:
@@ -152,20 +155,25 @@ class Connection(H11Protocol):
         return True
 
     def _part(self, error: H3Error) -> None:
-        """Answer with a problem if no answer has begun, and close."""
+        """Answer with a problem if no answer has begun, and close; not at once, since a client that still sends would
+        have the answer thrown away by its system."""
+        self._parted = True
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             answer = problem(error, request_id := str(ULID()))
-            told = [*answer.raw_headers, (b"x-request-id", request_id.encode()), (b"connection", b"close")]
-            self._send(
-                h11.Response(status_code=answer.status_code, headers=[*self.server_state.default_headers, *told])
-            )
+            told = [(b"x-request-id", request_id.encode()), (b"connection", b"close"), *answer.raw_headers]
+            told += self.server_state.default_headers
+            self._send(h11.Response(status_code=answer.status_code, headers=told))
             self._send(h11.Data(data=bytes(answer.body)))
             self._send(h11.EndOfMessage())
         if self.cycle is not None and not self.cycle.response_complete:
             # Whoever reads its body learns that there will be no more of it.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        self.transport.close()
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.flow.resume_reading()
+        self._head = _cancelled(self._head)
+        self._rest = self._later(LINGER_SECONDS, self.transport.close)
 
     def _send(self, event: h11.Event) -> None:
         with suppress(h11.LocalProtocolError):

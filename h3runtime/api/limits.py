@@ -51,7 +51,8 @@ class BodyLimit:
         is_form = headers.get("content-type", "").lower().startswith("multipart/")
         limit = self._upload_bytes if is_form else self._json_bytes
         announced = headers.get("content-length", "")
-        gate = _Gate(receive, send, limit, int(announced) if announced.isdecimal() else 0, self._read_seconds)
+        size = int(announced) if announced.isdecimal() else 0
+        gate = _Gate(receive, _Parting(receive, send, headers), limit, size, self._read_seconds)
         await self._app(scope, gate.receive, gate.send)
 
 
@@ -59,7 +60,7 @@ async def refuse(response: Response, scope: Scope, receive: Receive, send: Send)
     """Answer without reading the body; what of it comes all the same is dropped for a moment, then the client is."""
     headers = Headers(scope=scope)
     has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
-    await response(scope, receive, _Parting(receive, send).send if has_body else send)
+    await response(scope, receive, _Parting(receive, send, headers).part if has_body else send)
 
 
 class Submissions:
@@ -89,20 +90,23 @@ class Submissions:
 class _Parting:
     """The answer to a client whose body isn't read to its end, after which the connection closes."""
 
-    def __init__(self, receive: Receive, send: Send) -> None:
+    def __init__(self, receive: Receive, send: Send, headers: Headers) -> None:
         self._receive = receive
-        self._send = send
+        self.send = send
+        # Who asks first whether to send a body sends none after a refusal.
+        self.sends_on = headers.get("expect", "").lower() != "100-continue"
 
-    async def send(self, message: Message) -> None:
+    async def part(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
-            await self._send(message)
+            await self.send(message)
         elif message.get("more_body", False):
-            await self._send(message)
+            await self.send(message)
         else:
-            await self._send({**message, "more_body": True})
-            await self._linger()
-            await self._send({"type": "http.response.body", "body": b"", "more_body": False})
+            await self.send({**message, "more_body": True})
+            if self.sends_on:
+                await self._linger()
+            await self.send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def _linger(self) -> None:
         until = time.monotonic() + LINGER_SECONDS
@@ -120,9 +124,10 @@ class _Parting:
 class _Gate:
     """One request's two channels: counted, timed and, after a refusal, ended gently."""
 
-    def __init__(self, receive: Receive, send: Send, limit: int, announced: int, read_seconds: float) -> None:
+    def __init__(self, receive: Receive, parting: _Parting, limit: int, announced: int, read_seconds: float) -> None:
         self._receive = receive
-        self._send = send
+        self._parting = parting
+        self._send = parting.send
         self._limit = limit
         self._announced = announced
         self._seen = 0
@@ -139,6 +144,7 @@ class _Gate:
             message = await self._pace.next(self._receive)
         except TimeoutError:
             waited = f"the client sent less than {LEAST_BYTES} bytes of its body in {self._pace.seconds:g} s"
+            self._parting.sends_on = False
             self._refuse(MalformedRequest(waited))
         self._seen += len(message.get("body", b""))
         if self._seen > self._limit:
@@ -150,7 +156,7 @@ class _Gate:
         await self._send(message)
 
     def _refuse(self, error: BodyTooLarge | MalformedRequest) -> NoReturn:
-        self._send = _Parting(self._receive, self._send).send
+        self._send = self._parting.part
         raise error
 
 

@@ -16,6 +16,7 @@ import uvicorn
 from PIL import Image
 
 from h3runtime.api.app import create_app
+from h3runtime.api.connections import ServerConfig
 from h3runtime.api.service import Service
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.jobs.engine_state import EngineStatus
@@ -82,7 +83,8 @@ def running(
         recipe or EngineRecipe("tests.fake_engine:create", engine),
         limits,
     )
-    config = uvicorn.Config(create_app(service), port=0, log_config=None, lifespan="off", timeout_graceful_shutdown=1)
+    config = ServerConfig(create_app(service), service.settings.read_seconds)
+    config.port, config.timeout_graceful_shutdown = 0, 1
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -1,0 +1,27 @@
+"""Bytes to a server and the bytes that it answers, for what no HTTP library would send."""
+
+from __future__ import annotations
+
+import socket
+
+
+def connect(url: str, seconds: float = 10.0) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), seconds)
+
+
+def answer_to(url: str, data: bytes, seconds: float = 10.0) -> bytes:
+    """All that comes until the server closes, or falls silent for so long."""
+    with connect(url, seconds) as client:
+        client.sendall(data)
+        return rest_of(client)
+
+
+def rest_of(client: socket.socket) -> bytes:
+    answer = b""
+    try:
+        while block := client.recv(65536):
+            answer += block
+    except (TimeoutError, ConnectionError):
+        pass
+    return answer

@@ -1,0 +1,265 @@
+"""Clients that are slow, many, large or odd: nothing is left of them, and probes still answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from h3runtime.api import connections, limits
+from h3runtime.api.limits import Submissions
+from h3runtime.errors import RateLimited
+from tests.api.raw import answer_to, connect, rest_of
+from tests.api.server import SMALL, Running, running
+
+QUICK = 0.3
+FORM = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
+JSON = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+PART = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n'
+
+
+@pytest.fixture(scope="module")
+def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    """A server that waits for nobody, with room for 16 connections."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connections, "MAX_CONNECTIONS", 16)
+        patch.setattr(connections, "LINGER_SECONDS", QUICK)
+        patch.setattr(limits, "LINGER_SECONDS", QUICK)
+        with running(tmp_path_factory.mktemp("hasty"), read_seconds=QUICK, max_json_bytes=20_000) as found:
+            yield found
+
+
+def problem_in(answer: bytes) -> tuple[int, str]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"application/problem+json" in head and b"x-request-id" in head.lower(), answer
+    told = json.loads(body[body.index(b"{") : body.rindex(b"}") + 1])
+    return int(head.split(b" ", 2)[1]), told["code"]
+
+
+def until_no_uploads(server: Running) -> None:
+    until = time.monotonic() + 5
+    while list(server.service.folders.tmp.iterdir()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    "stalled",
+    [
+        JSON + b"Content-Length: 100\r\n\r\n",
+        JSON + b'Content-Length: 100\r\n\r\n{"prompt": "x"',
+        JSON + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{    \r\n",
+        FORM + b"Content-Length: 200000\r\n\r\n" + PART + b"x" * 70_000,
+    ],
+)
+def test_a_body_that_stalls_is_ended(hasty: Running, stalled: bytes) -> None:
+    began = time.monotonic()
+    answer = answer_to(hasty.url, stalled)
+    assert problem_in(answer) == (400, "malformed_request")
+    assert b"in 0.3 s" in answer and b"connection: close" in answer.lower()
+    assert time.monotonic() - began < 4
+    until_no_uploads(hasty)
+
+
+def test_a_body_that_drips_is_ended(hasty: Running) -> None:
+    with connect(hasty.url) as client:
+        client.sendall(JSON + b"Content-Length: 1000\r\n\r\n")
+        began = time.monotonic()
+        while time.monotonic() - began < 3:
+            try:
+                client.sendall(b" ")
+            except OSError:
+                break
+            client.settimeout(0.05)
+            try:
+                if answer := client.recv(65536):
+                    assert answer.startswith(b"HTTP/1.1 400 ")
+                    return
+            except TimeoutError:
+                pass
+    pytest.fail("it went on")
+
+
+def test_a_slow_upload_that_goes_on_is_taken(hasty: Running) -> None:
+    body = json.dumps(SMALL | {"prompt": "x" * 6000}).encode()
+    with connect(hasty.url) as client:
+        client.sendall(JSON + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % len(body))
+        for start in range(0, len(body), 1200):
+            client.sendall(body[start : start + 1200])
+            time.sleep(QUICK / 2)
+        assert rest_of(client).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_client_that_waits_for_its_job_is_not_silent(hasty: Running) -> None:
+    """Its body is complete; however long the answer takes, nothing more is expected of it."""
+    answer = hasty.post({**SMALL, "prompt": "x step_seconds=0.4"})
+    assert answer.json()["status"] == "succeeded"
+
+
+@pytest.mark.parametrize(
+    "head", [b"G", b"GET /live HTTP/1.1\r\nHost: x\r\n", b"GET /live HTTP/1.1\r\nX: " + b"y" * 1000]
+)
+def test_a_head_that_never_ends_is_ended(hasty: Running, head: bytes) -> None:
+    began = time.monotonic()
+    with connect(hasty.url) as client:
+        client.sendall(head)
+        answer = rest_of(client)
+    assert problem_in(answer) == (400, "malformed_request")
+    assert QUICK <= time.monotonic() - began < 3
+
+
+def test_a_head_that_drips_is_ended(hasty: Running) -> None:
+    with connect(hasty.url) as client:
+        client.sendall(b"GET /live HTTP/1.1\r\n")
+        began = time.monotonic()
+        with pytest.raises(OSError):  # broken pipe or reset, as it comes
+            while time.monotonic() - began < 3:
+                client.sendall(b"X: y\r\n")
+                time.sleep(0.02)
+
+
+def test_a_connection_that_says_nothing_is_closed_in_silence(hasty: Running) -> None:
+    began = time.monotonic()
+    assert answer_to(hasty.url, b"") == b""
+    assert QUICK <= time.monotonic() - began < 3
+
+
+def test_a_body_that_nobody_reads_does_not_hold_the_connection(hasty: Running) -> None:
+    began = time.monotonic()
+    answer = answer_to(hasty.url, b"POST /jobs/x/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\nx")
+    assert answer.startswith(b"HTTP/1.1 404 ") and time.monotonic() - began < 4
+
+
+def test_idle_clients_make_room_for_new_ones(hasty: Running) -> None:
+    with ExitStack() as stack:
+        idle = [stack.enter_context(connect(hasty.url)) for _ in range(60)]
+        began = time.monotonic()
+        assert hasty.client.get("/live").status_code == 200
+        assert time.monotonic() - began < 0.25
+        assert rest_of(idle[0]) == b""
+
+
+def test_without_any_idle_one_a_new_client_is_told(hasty: Running) -> None:
+    body = json.dumps({**SMALL, "prompt": "x step_seconds=0.3"}).encode()
+    with ExitStack() as stack:
+        for _ in range(16):
+            client = stack.enter_context(connect(hasty.url))
+            client.sendall(JSON + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        until = time.monotonic() + 5
+        while hasty.service.queue.waiting < 15 and time.monotonic() < until:
+            time.sleep(0.01)
+        answer = answer_to(hasty.url, b"")
+        assert problem_in(answer) == (429, "rate_limited") and b"retry-after" in answer.lower()
+    for job in hasty.client.get("/jobs", params={"limit": 100}).json()["data"]:
+        hasty.client.post(f"/jobs/{job['id']}/cancel")
+        hasty.wait(job["id"])
+
+
+def test_two_hundred_stalled_clients_do_not_keep_probes_waiting(server: Running) -> None:
+    """Idle, in the middle of a head, in the middle of an upload."""
+    stalls = [b"", b"GET /li", FORM + b"Content-Length: 200000\r\n\r\n" + PART + b"x" * 5000, JSON[:-2]]
+    with ExitStack() as stack:
+        for number in range(200):
+            stack.enter_context(connect(server.url)).sendall(stalls[number % len(stalls)])
+        waits = []
+        for _ in range(40):
+            began = time.monotonic()
+            assert server.client.get("/live").status_code == 200
+            waits.append(time.monotonic() - began)
+        assert sorted(waits)[-2] < 0.05
+    until_no_uploads(server)
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status"),
+    [
+        (b"GET /live HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 60_000 + b"\r\nConnection: close\r\n\r\n", 200),
+        (b"GET /live HTTP/1.1\r\nHost: x\r\nX: " + b"y" * 2**20 + b"\r\n\r\n", 400),
+        (b"GET /live HTTP/1.0\r\n\r\n", 200),
+        (b"GET http://other/live HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 200),
+        (b"GET http://other HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /live HTTP/1.1\r\nConnection: close\r\n\r\n", 400),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\x00" * 60 + b"\r\n\r\n", 400),
+        (b"GET /\xc3\xa9 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 400),
+        (b"GET /jobs/%ff%fe%00 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"CONNECT x:1 HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", 404),
+        (b"GET /live HTTP/1.1\r\nHost: x\r\nConnection: Upgrade, close\r\nUpgrade: websocket\r\n\r\n", 200),
+        (JSON + b"Content-Length: 5\r\nContent-Length: 6\r\n\r\n{}   ", 400),
+        (JSON + b"Content-Length: -5\r\n\r\n{}", 400),
+        (JSON + b"Content-Length: 99999999999999999999999\r\n\r\n", 400),
+        (JSON + b"Content-Length: 99999999999999\r\n\r\n", 413),
+        (JSON + b"Transfer-Encoding: gzip\r\n\r\n", 400),
+        (JSON + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+        (JSON + b"Transfer-Encoding: chunked\r\n\r\n" + b"2710\r\n" + b"x" * 10_000 + b"\r\n" + b"zz\r\n", 400),
+        (JSON + b"Transfer-Encoding: chunked\r\n\r\n" + (b"2710\r\n" + b"x" * 10_000 + b"\r\n") * 3, 413),
+    ],
+)
+def test_odd_requests_get_one_answer(hasty: Running, request_bytes: bytes, status: int) -> None:
+    answer = answer_to(hasty.url, request_bytes, 5)
+    assert answer.startswith(b"HTTP/1.1 %d " % status), answer[:300]
+    if status >= 400:
+        assert problem_in(answer)[0] == status
+
+
+def test_pipelined_requests_are_answered_in_order(hasty: Running) -> None:
+    ask = b"GET /%s HTTP/1.1\r\nHost: x\r\n\r\n"
+    last = b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    answers = answer_to(hasty.url, ask % b"live" + ask % b"none" + ask % b"live" + last)
+    assert re.findall(rb"HTTP/1.1 (\d+)", answers) == [b"200", b"404", b"200", b"200"]
+
+
+def test_a_client_that_asks_first_is_told_to_go_on(hasty: Running) -> None:
+    body = json.dumps(SMALL).encode()
+    with connect(hasty.url) as client:
+        client.sendall(JSON + b"Expect: 100-continue\r\nContent-Length: %d\r\nConnection: close\r\n\r\n" % len(body))
+        assert client.recv(100).startswith(b"HTTP/1.1 100 ")
+        client.sendall(body)
+        assert rest_of(client).startswith(b"HTTP/1.1 200 ")
+
+
+def test_a_client_that_sends_less_than_announced_and_leaves(hasty: Running) -> None:
+    with connect(hasty.url) as client:
+        client.sendall(JSON + b"Content-Length: 100\r\n\r\n{}")
+        client.shutdown(socket.SHUT_WR)
+        rest_of(client)
+    assert hasty.post(SMALL).json()["status"] == "succeeded"
+
+
+def test_an_owner_has_a_share_of_what_is_read_at_once() -> None:
+    submissions = Submissions(2)
+    with submissions.of("a"), submissions.of("a"):
+        with pytest.raises(RateLimited, match="2 requests"), submissions.of("a"):
+            pytest.fail("a third was let in")
+        with submissions.of("b"):
+            pass
+    with submissions.of("a"), pytest.raises(KeyError), submissions.of("a"):
+        raise KeyError
+    with submissions.of("a"), submissions.of("a"):
+        pass
+
+
+def test_shares_are_counted_across_threads() -> None:
+    submissions = Submissions(8)
+    refused = []
+
+    def submit() -> None:
+        for _ in range(500):
+            try:
+                with submissions.of("a"):
+                    pass
+            except RateLimited:
+                refused.append(1)
+
+    threads = [threading.Thread(target=submit) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not refused and not submissions._held
