@@ -38,14 +38,18 @@ of one core."""
 LEAST_CRF: Mapping[str, int] = {"libsvtav1": 1}
 """Where 0 means that none was given."""
 MATROSKA = {"fflags": "+bitexact"}
-"""No random ids. Its clock starts at the sound's lead-in, so that the first picture of some ffmpegs is at 7 ms beside
-Opus and 32 ms beside AAC; negative times instead, which ffmpeg offers, are refused by Firefox."""
+"""No random ids."""
 MUXER_OPTIONS: Mapping[str, Mapping[str, Any]] = {
     "mp4": {"movflags": "use_metadata_tags+faststart"},
     "mov": {"movflags": "use_metadata_tags+faststart"},
     "matroska": MATROSKA,
     "webm": MATROSKA,
 }
+OPUS_LEAD_IN = 312 / 48_000
+"""Seconds that libopus puts before the first sample; the file says so, and players leave it out."""
+PATIENT_MATROSKA = 6
+"""ffmpeg's first version whose Matroska leaves room for a lead-in by itself. An older one moves the picture back by it
+instead, so it is given the sound as much later. (Beside AAC it moves both, by 32 ms, and they stay together.)"""
 SOUND_OPTIONS: Mapping[str, Mapping[str, Any]] = {"flac": {"sample_fmt": "s32", "bits_per_raw_sample:a": 24}}
 """24 bits, the most that all players read; ffmpeg since 6 makes 32 of s32 where experimental things are allowed."""
 
@@ -74,7 +78,7 @@ def mux_command(
     streams = [tagged(to_yuv(raw, encode.pixel_format))]
     options = _video_options(tool, encode)
     if wav is not None:
-        streams.append(ffmpeg.input(str(wav), format="wav", protocol_whitelist="file"))
+        streams.append(ffmpeg.input(str(wav), format="wav", protocol_whitelist="file", **_sound_start(tool, encode)))
         options |= _audio_options(tool, encode)
     options |= _muxer_options(encode, has_sound=wav is not None)
     arguments = ffmpeg.get_args(ffmpeg.output(*streams, str(clip), **options))
@@ -111,6 +115,12 @@ def _audio_options(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
     options: dict[str, Any] = {"c:a": encoder, "ar": encode.sample_rate}
     options |= SOUND_OPTIONS.get(encode.audio_codec, {})
     return options if encode.audio_bitrate is None else options | {"b:a": encode.audio_bitrate}
+
+
+def _sound_start(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
+    in_matroska = MUXER_OPTIONS[CONTAINERS[encode.container].muxer] is MATROSKA
+    is_old = tool.major is not None and tool.major < PATIENT_MATROSKA
+    return {"itsoffset": OPUS_LEAD_IN} if in_matroska and is_old and encode.audio_codec == "opus" else {}
 
 
 def _muxer_options(encode: EncodeSettings, *, has_sound: bool) -> dict[str, Any]:

@@ -57,6 +57,12 @@ class FFmpeg:
     why: str
     pixel_formats: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
 
+    @property
+    def major(self) -> int | None:
+        """5 of `5.1.9-0+deb12u1`, 7 of `n7.1`; None for builds that are named otherwise."""
+        found = re.match(r"n?(\d+)\.", self.version)
+        return int(found[1]) if found is not None else None
+
     def video_encoder(self, codec: VideoCodec, pixels: PixelFormat | None = None) -> str | None:
         """The best encoder of a codec that takes these pixels (None: any), or None."""
         found = (name for name in VIDEO_ENCODERS[codec] if name in self.encoders)

@@ -37,7 +37,7 @@ def fake(tmp_path: Path) -> Callable[[str], FFmpeg]:
         head = f'#!/bin/bash\necho $$ > "{tmp_path / "group"}"\nclip="${{@: -1}}"\n'
         script.write_text(head + body)
         script.chmod(0o755)
-        return FFmpeg(script, "fake", frozenset({"libx264", "aac"}), "a test")
+        return FFmpeg(script, "fake", frozenset({"libx264", "aac", "libvpx-vp9", "libopus"}), "a test")
 
     return write
 

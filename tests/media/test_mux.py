@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 import tracemalloc
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from h3runtime.media.probe import probe_clip, read_frames, read_sound
 from tests.media.conftest import still_running
 
 SHORT = Limits(stall=0.4, finish=5.0)
+WEBM = EncodeSettings("webm", "vp9", audio_codec="opus", sample_rate=48_000)
 
 
 def write(tool: FFmpeg, place: Path, frames, sound=None, chunk: int = 5, limits: Limits = SHORT, **options):
@@ -219,6 +221,35 @@ def test_a_bad_encoder_ends_the_clip_and_nothing_else(fake, place, frames, sound
         write(fake(body), place, frames, sound)
     assert time.monotonic() - started < 10
     assert nothing_out(place) and str(place) not in str(caught.value) and caught.value.stage == "mux"
+
+
+@pytest.mark.parametrize(
+    ("body", "error", "words"),
+    [
+        ("echo 'Svt[error]: deinit' >&2; exit 3", EncoderFailed, "status 3$"),
+        ("cat >/dev/null; echo 'why' >&2; echo 'Svt[info]: done' >&2; exit 3", EncoderFailed, "status 3: why"),
+        ("sleep 600 & wait", JobTimeout, "no progress"),
+        ("cat >/dev/null; sleep 600", JobTimeout, "no progress"),
+        ("head -c 20000 >/dev/null; kill -SEGV $$", EncoderFailed, "signal 11"),
+        ("cat >/dev/null; echo garbage > \"$clip\"", EncoderFailed, "can't be read"),
+        ("cat >/dev/null; echo 'av_write: No space left on device' >&2; exit 228", JobDiskFull, "disk is full"),
+    ],
+    ids=lambda value: value if isinstance(value, str) and len(value) < 40 else None,
+)  # fmt: skip
+def test_a_bad_encoder_of_another_container_and_rate(fake, place, frames, sound, body, error, words) -> None:
+    with pytest.raises(error, match=words):
+        write(fake(body), place, frames, sound, encode=replace(WEBM, fps=60))
+    assert nothing_out(place)
+
+
+def test_another_container_is_stopped_and_counted_as_well(fake, tools, place, frames) -> None:
+    asked = iter([False] * 5)
+    with pytest.raises(JobCancelled):
+        write(fake("cat >/dev/null; sleep 600"), place, frames, encode=WEBM, should_stop=lambda: next(asked, True))
+    cut = fake(f'exec "{tools["path"].path}" "${{@:1:$#-1}}" -frames:v 20 "$clip"')
+    with pytest.raises(EncoderFailed, match="20 of 28 frames"):
+        write(cut, place, frames, limits=Limits(), encode=replace(WEBM, fps=30))
+    assert nothing_out(place)
 
 
 def test_an_encoder_that_closes_its_input_and_lingers(fake, place, frames, monkeypatch) -> None:
