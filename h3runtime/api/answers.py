@@ -1,27 +1,26 @@
-"""What the service answers about jobs: one, or a page of them. Types here are what OpenAPI shows.
+"""What the service answers about jobs: one, or a page of them.
 
-`app` fills them from `jobs` values; the words are service-contract "The answer (a job)". Fields for what
-this version never does (LoRAs, quality levels, skipped steps, evidence) are there with the value that says so, since
-clients read them.
+`routes` and the OpenAI shape ask for plain dictionaries, since a list of a hundred jobs has to be cheap; the models say
+the same for OpenAPI, and a test holds the two together. The words are service-contract "The answer (a job)". Fields for
+what this version never does (LoRAs, skipped steps, evidence) are there with the value that says so, since clients read
+them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from h3runtime import __version__
-from h3runtime.core import (
-    FPS,
-    Check,
-    Clip,
-)
+from h3runtime.core import FPS, Check, Clip, EncodeSettings, Progress, variant_path
 from h3runtime.errors import H3Error
 from h3runtime.jobs.queue import job_timings
 from h3runtime.jobs.table import Job, Status
+
+FORMAT_FIELDS = tuple(EncodeSettings.__slots__)
 
 
 class OutputAnswer(BaseModel):
@@ -54,11 +53,27 @@ class FailureAnswer(BaseModel):
     step: int | None
 
 
+class FormatAnswer(BaseModel):
+    """How the clip is written, every value resolved; null is the encoder's own choice."""
+
+    container: str
+    video_codec: str
+    crf: int | None
+    pixel_format: str
+    audio_codec: str
+    audio_bitrate: int | None
+    sample_rate: int
+    fps: float
+    loudness: str
+
+
 class JobAnswer(BaseModel):
-    """A job. `status`: queued, running, succeeded, failed, cancelled, expired. Times RFC 3339, UTC; timings seconds."""
+    """A job. Of several clips, `output`, `sha256`, `bytes` and `url` are those of the first; `fps` is that of the file,
+    `frames` and `seconds` count 24 a second. `attempt`: how often an engine has begun it. `expires_at`: when its clips
+    are removed. Times RFC 3339, UTC; timings seconds."""
 
     id: str
-    status: str
+    status: Literal["queued", "running", "succeeded", "failed", "cancelled", "expired"]
     task: str
     output: str
     url: str | None
@@ -69,7 +84,7 @@ class JobAnswer(BaseModel):
     height: int
     frames: int
     seconds: float
-    fps: int
+    fps: float
     seed: str
     steps: int
     forwards: int | None
@@ -93,6 +108,9 @@ class JobAnswer(BaseModel):
         "`conditioning`, seconds and cache hits; `inputs`, what each medium's file holds (`saw`) and what of it went "
         "into the model (`got`); `memory` and `memory_estimate` in bytes; `step_latents`, a file name."
     )
+    format: FormatAnswer
+    priority: int
+    attempt: int
     loras: list[dict[str, Any]]
     evidence: dict[str, Any] | None
     progress: ProgressAnswer
@@ -101,6 +119,7 @@ class JobAnswer(BaseModel):
     created_at: str
     started_at: str | None
     finished_at: str | None
+    expires_at: str | None
     error: FailureAnswer | None
 
 
@@ -111,84 +130,120 @@ class PageAnswer(BaseModel):
     has_more: bool
 
 
-def job_answer(job: Job) -> JobAnswer:
-    """The job as its client sees it now."""
+def job_answer(job: Job) -> dict[str, Any]:
+    """The job as its client sees it now: a `JobAnswer` as a dictionary of what JSON can hold."""
     spec, clip = job.spec, job.clip
-    output = _output_answer(job)
-    return JobAnswer(
-        id=job.id,
-        status=job.status.value,
-        task=spec.task.value,
-        output=output.output,
-        url=output.url,
-        sha256=output.sha256,
-        bytes=output.bytes,
-        outputs=[output],
-        width=spec.width,
-        height=spec.height,
-        frames=spec.frames,
-        seconds=spec.frames / FPS,
-        fps=FPS,
-        seed=output.seed,
-        steps=spec.sampling.steps,
-        forwards=clip.forwards if clip else None,
-        skipped_steps=0,
-        sampler=spec.sampling.sampler,
-        scheduler=spec.sampling.scheduler,
-        shift=spec.sampling.shift,
-        audio_shift=spec.sampling.audio_shift,
-        attention=clip.attention if clip else spec.attention,
-        linear=clip.linear if clip else spec.linear,
-        quality=None,
-        checkpoint=job.checkpoint,
-        version=__version__,
-        prompt=spec.prompt,
-        warnings=[*job.warnings, *(clip.warnings if clip else ())],
-        checks={name: check_answer(check) for name, check in (clip.checks if clip else {}).items()},
-        first_after_start=job.first_after_start,
-        diagnostics=_plain(clip.diagnostics) if clip else None,
-        loras=[],
-        evidence=None,
-        progress=_progress(job),
-        timings=job_timings(job),
-        memory=dict(clip.memory) if clip else {},
-        created_at=_time(job.created_at),
-        started_at=_time(job.started_at) if job.started_at else None,
-        finished_at=_time(job.finished_at) if job.finished_at else None,
-        error=_failure(job.error) if job.error else None,
-    )
+    outputs = _outputs(job)
+    first = outputs[0]
+    return {
+        "id": job.id,
+        "status": job.status.value,
+        "task": spec.task.value,
+        "output": first["output"],
+        "url": first["url"],
+        "sha256": first["sha256"],
+        "bytes": first["bytes"],
+        "outputs": outputs,
+        "width": spec.width,
+        "height": spec.height,
+        "frames": spec.frames,
+        "seconds": spec.frames / FPS,
+        "fps": spec.encode.fps,
+        "seed": first["seed"],
+        "steps": spec.sampling.steps,
+        "forwards": clip.forwards if clip else None,
+        "skipped_steps": 0,
+        "sampler": spec.sampling.sampler,
+        "scheduler": spec.sampling.scheduler,
+        "shift": spec.sampling.shift,
+        "audio_shift": spec.sampling.audio_shift,
+        "attention": clip.attention if clip else spec.attention,
+        "linear": clip.linear if clip else spec.linear,
+        "quality": spec.request.get("quality"),
+        "checkpoint": job.checkpoint,
+        "version": __version__,
+        "prompt": spec.prompt,
+        "warnings": [*job.warnings, *_warnings(clip)],
+        "checks": {name: check_answer(check) for name, check in clip.checks.items()} if clip else {},
+        "first_after_start": job.first_after_start,
+        "diagnostics": dict(clip.diagnostics) if clip and clip.diagnostics is not None else None,
+        "format": _format(spec.encode),
+        "priority": job.order.priority,
+        "attempt": job.attempt,
+        "loras": [],
+        "evidence": None,
+        "progress": progress_answer(job.progress),
+        "timings": job_timings(job),
+        "memory": dict(clip.memory) if clip else {},
+        "created_at": _time(job.created_at),
+        "started_at": _time(job.started_at),
+        "finished_at": _time(job.finished_at),
+        "expires_at": _time(job.expires_at),
+        "error": _failure(job.error) if job.error else None,
+    }
 
 
-def _output_answer(job: Job) -> OutputAnswer:
-    clip = job.clip
-    return OutputAnswer(
-        index=0,
-        seed=str(job.spec.sampling.seed),
-        output=job.spec.output.name,
-        sha256=clip.sha256 if clip else None,
-        bytes=clip.bytes if clip else None,
-        url=f"/jobs/{job.id}/content" if job.status is Status.SUCCEEDED else None,
-    )
+def page_answer(jobs: Sequence[Job], has_more: bool) -> dict[str, Any]:
+    return {"data": [job_answer(job) for job in jobs], "has_more": has_more}
 
 
-def _progress(job: Job) -> ProgressAnswer:
-    progress = job.progress
-    return ProgressAnswer(
-        stage=progress.stage,
-        step=progress.step,
-        steps=progress.steps,
-        fraction=progress.fraction,
-        eta_seconds=progress.eta_seconds,
-    )
+def content_url(job: Job, index: int) -> str | None:
+    """Where clip `index` can be fetched, if it can."""
+    if job.status is not Status.SUCCEEDED:
+        return None
+    return f"/jobs/{job.id}/content" + (f"?variant={index}" if index else "")
 
 
-def _failure(error: H3Error) -> FailureAnswer:
-    return FailureAnswer(
-        code=error.code,
-        message=error.message,
-        stage=getattr(error, "stage", None),
-        step=getattr(error, "step", None),
-    )
+def clips_of(job: Job) -> tuple[Clip, ...]:
+    """All clips that a job made, in order of their seeds."""
+    return (job.clip, *job.clip.variants) if job.clip else ()
+
+
+def progress_answer(progress: Progress) -> dict[str, Any]:
+    return {
+        "stage": progress.stage,
+        "step": progress.step,
+        "steps": progress.steps,
+        "fraction": progress.fraction,
+        "eta_seconds": progress.eta_seconds,
+    }
+
+
+def _outputs(job: Job) -> list[dict[str, Any]]:
+    spec, clips = job.spec, clips_of(job)
+    return [
+        {
+            "index": index,
+            "seed": str(spec.sampling.seed + index),
+            "output": variant_path(spec.output, index, spec.n).name,
+            "sha256": clips[index].sha256 if clips else None,
+            "bytes": clips[index].bytes if clips else None,
+            "url": content_url(job, index),
+        }
+        for index in range(spec.n)
+    ]
+
+
+def _warnings(clip: Clip | None) -> Iterator[str]:
+    """Of all clips; which one it is about is told from the second on."""
+    if clip is None:
+        return
+    yield from clip.warnings
+    for index, variant in enumerate(clip.variants, 1):
+        yield from (f"clip {index}: {text}" for text in variant.warnings if text not in clip.warnings)
+
+
+def _format(encode: EncodeSettings) -> dict[str, Any]:
+    return {name: getattr(encode, name) for name in FORMAT_FIELDS}
+
+
+def _failure(error: H3Error) -> dict[str, Any]:
+    return {
+        "code": error.code,
+        "message": error.message,
+        "stage": getattr(error, "stage", None),
+        "step": getattr(error, "step", None),
+    }
 
 
 def check_answer(check: Check) -> dict[str, Any]:
@@ -196,15 +251,10 @@ def check_answer(check: Check) -> dict[str, Any]:
     return {**check.figures, "findings": [{"level": level, "message": text} for level, text in check.findings]}
 
 
-def _plain(value: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    return None if value is None else dict(value)
-
-
-def _time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def output_seconds(job: Job) -> float:
     """Seconds of video that a job has made; 0 if it made none."""
-    clip: Clip | None = job.clip
-    return clip.frames / FPS if clip else 0.0
+    return sum(clip.frames / FPS for clip in clips_of(job))

@@ -12,7 +12,9 @@ from h3runtime import __version__
 from h3runtime.api import problems
 from h3runtime.api.docs_page import add_docs
 from h3runtime.api.layers import surround
+from h3runtime.api.openai import add_openai
 from h3runtime.api.openapi import describe
+from h3runtime.api.page import add_page
 from h3runtime.api.routes.generate import add_generate
 from h3runtime.api.routes.health import add_health
 from h3runtime.api.routes.jobs import add_jobs
@@ -29,9 +31,10 @@ def create_app(service: Service) -> FastAPI:
         summary="MiniMax H3 as a resident service.",
     )
     problems.install(app)
-    for add in (add_generate, add_jobs, add_health):
+    for add in (add_generate, add_jobs, add_openai, add_health):
         add(app, service)
     add_docs(app)
+    add_page(app, service)
     surround(app, service.settings, service.metrics)
-    describe(app)
+    describe(app, asks_for_keys=service.asks_for_keys)
     return app

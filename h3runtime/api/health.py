@@ -1,10 +1,13 @@
-"""What the service answers about itself: `/live` and `/ready`. Types here are what OpenAPI shows.
+"""What the service answers about itself: `/live` and `/ready`, as plain values; the models say the same for OpenAPI.
 
-`app` fills them from the engine's state; the words are service-contract "Health".
+Filled from the engine's state; the words are service-contract "Health". Probes come in hundreds, so nothing here is
+asked of a disk, a device or the engine.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 from pydantic import BaseModel
@@ -18,10 +21,10 @@ from h3runtime.core import (
     BackendChoice,
     ComponentFacts,
     EngineFacts,
-    LoadProgress,
 )
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.observe import memory
+from h3runtime.packing import geometry
 from h3runtime.settings import Settings
 
 
@@ -41,6 +44,20 @@ class BackendAnswer(BaseModel):
     available: list[str]
     grades: dict[str, str]
     unavailable: dict[str, str]
+
+
+class LinearAnswer(BackendAnswer):
+    """switchable: what a request may name."""
+
+    switchable: list[str]
+
+
+class QualityAnswer(BaseModel):
+    """A level of `quality`: whether requests may ask for it, why not, and what it was measured by."""
+
+    available: bool
+    reason: str
+    evidence: dict[str, Any] | None
 
 
 class ModelAnswer(BaseModel):
@@ -82,8 +99,10 @@ class ReadyAnswer(BaseModel):
     device: str | None
     memory: dict[str, int]
     attention: BackendAnswer | None
-    linear: BackendAnswer | None
+    linear: LinearAnswer | None
     codecs: dict[str, list[str]]
+    loras: list[str]
+    quality: dict[str, QualityAnswer]
     limits: dict[str, int]
     startup: dict[str, Any]
     warnings: list[str]
@@ -92,87 +111,55 @@ class ReadyAnswer(BaseModel):
     version: str
 
 
-CODECS = {
-    "container": ["mp4"],
-    "video_codec": ["h264"],
-    "pixel_format": ["yuv420p"],
-    "audio_codec": ["aac"],
+MODEL_FIELDS = tuple(ModelAnswer.model_fields)
+NO_EVIDENCE = "there is no evidence for the loaded checkpoint"
+QUALITY: Mapping[str, Mapping[str, Any]] = {
+    "exact": {"available": True, "reason": "", "evidence": None},
+    **{level: {"available": False, "reason": NO_EVIDENCE, "evidence": None} for level in ("high", "medium", "low")},
 }
 
 
-def live_answer(state: EngineState) -> LiveAnswer:
+def live_answer(state: EngineState) -> dict[str, str]:
     dead = state.status is EngineStatus.DEAD
-    return LiveAnswer(status="dead" if dead else "alive", reason=state.reason if dead else "", version=__version__)
+    return {"status": "dead" if dead else "alive", "reason": state.reason if dead else "", "version": __version__}
 
 
-def ready_answer(state: EngineState, disk_full: bool, queue_depth: int, settings: Settings) -> ReadyAnswer:
+def ready_answer(
+    state: EngineState, disk_full: bool, queue_depth: int, settings: Settings, codecs: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
     """disk_full counts only where the engine itself is ready: any other state says more."""
     facts = state.facts
     is_full = disk_full and state.status is EngineStatus.READY
     full = f"less than {settings.disk_floor_bytes} bytes are free on the disk"
-    return ReadyAnswer(
-        status="disk_full" if is_full else state.status.value,
-        stage=state.stage,
-        fraction=state.fraction,
-        loading=_loading(state.loading) if state.loading else None,
-        reason=full if is_full else state.reason,
-        models=[_model(component) for component in facts.components] if facts else [],
-        checkpoint=facts.checkpoint if facts else None,
-        device=facts.device if facts else None,
-        memory=(dict(facts.memory) if facts else {}) | {"host_available_bytes": memory.available_bytes()},
-        attention=_backend(facts.attention) if facts else None,
-        linear=_backend(facts.linear) if facts else None,
-        codecs=CODECS,
-        limits=_limits(settings),
-        startup=_startup(state, facts) if facts else {},
-        warnings=[*(facts.warnings if facts else ()), *state.warnings],
-        queue_depth=queue_depth,
-        restarts=state.restarts,
-        version=__version__,
-    )
+    return {
+        "status": "disk_full" if is_full else state.status.value,
+        "stage": state.stage,
+        "fraction": state.fraction,
+        "loading": asdict(state.loading) if state.loading else None,
+        "reason": full if is_full else state.reason,
+        "models": [_model(component) for component in facts.components] if facts else [],
+        "checkpoint": facts.checkpoint if facts else None,
+        "device": facts.device if facts else None,
+        "memory": (dict(facts.memory) if facts else {}) | {"host_available_bytes": memory.available_bytes()},
+        "attention": _backend(facts.attention) if facts else None,
+        "linear": _backend(facts.linear) | {"switchable": list(facts.linear.available)} if facts else None,
+        "codecs": codecs,
+        "loras": [],
+        "quality": QUALITY,
+        "limits": limits_answer(settings),
+        "startup": _startup(state, facts) if facts else {},
+        "warnings": [*(facts.warnings if facts else ()), *state.warnings],
+        "queue_depth": queue_depth,
+        "restarts": state.restarts,
+        "version": __version__,
+    }
 
 
-def _backend(choice: BackendChoice) -> BackendAnswer:
-    return BackendAnswer(
-        default=choice.default,
-        why=choice.why,
-        available=list(choice.available),
-        grades=dict(choice.grades),
-        unavailable=dict(choice.unavailable),
-    )
-
-
-def _model(component: ComponentFacts) -> ModelAnswer:
-    return ModelAnswer(
-        component=component.component,
-        file=component.file,
-        sha256=component.sha256,
-        format=component.format,
-        bytes=component.bytes,
-        synthetic=component.synthetic,
-        partition=component.partition,
-        adaln=component.adaln,
-        qkv=component.qkv,
-        load_seconds=component.load_seconds,
-        bytes_per_second=component.bytes_per_second,
-    )
-
-
-def _loading(progress: LoadProgress) -> LoadingAnswer:
-    return LoadingAnswer(
-        component=progress.component,
-        partition=progress.partition,
-        bytes_done=progress.bytes_done,
-        bytes_in_all=progress.bytes_in_all,
-        bytes_per_second=progress.bytes_per_second,
-    )
-
-
-def _startup(state: EngineState, facts: EngineFacts) -> dict[str, Any]:
-    return {**facts.loads(), **facts.startup, "cold_start_seconds": state.cold_start_seconds}
-
-
-def _limits(settings: Settings) -> dict[str, int]:
+def limits_answer(settings: Settings) -> dict[str, int]:
+    """What a request may ask for at most. max_packed_rows: of the largest canvas and the longest clip, with the longest
+    text and no inputs but those that it shows; a job may be refused for want of memory long before."""
+    longest = geometry.frames_at_most(settings.max_frames) or MIN_FRAMES
+    video = geometry.latent_frames(longest) * (settings.max_area // SIDE_MULTIPLE**2)
     return {
         "max_area": settings.max_area,
         "min_side": MIN_SIDE,
@@ -180,7 +167,27 @@ def _limits(settings: Settings) -> dict[str, int]:
         "max_frames": settings.max_frames,
         "min_frames": MIN_FRAMES,
         "max_text_rows": MAX_TEXT_ROWS,
+        "max_packed_rows": MAX_TEXT_ROWS + 2 * geometry.audio_latents(longest) + video,
         "max_json_bytes": settings.max_json_bytes,
         "max_upload_bytes": settings.max_upload_bytes,
+        "queue": settings.queue_limit,
         "queue_limit": settings.queue_limit,
     }
+
+
+def _backend(choice: BackendChoice) -> dict[str, Any]:
+    return {
+        "default": choice.default,
+        "why": choice.why,
+        "available": list(choice.available),
+        "grades": dict(choice.grades),
+        "unavailable": dict(choice.unavailable),
+    }
+
+
+def _model(component: ComponentFacts) -> dict[str, Any]:
+    return {name: getattr(component, name) for name in MODEL_FIELDS}
+
+
+def _startup(state: EngineState, facts: EngineFacts) -> dict[str, Any]:
+    return {**facts.loads(), **facts.startup, "cold_start_seconds": state.cold_start_seconds}

@@ -15,6 +15,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from h3runtime.api import problems
+from h3runtime.api.auth import is_open
 from h3runtime.api.examples import FORM_EXAMPLES, JSON_EXAMPLES
 from h3runtime.api.request import BODIES, NULLABLE
 from h3runtime.core import Task
@@ -62,26 +63,76 @@ PROBLEM: Schema = {
         "request_id": {"type": "string"},
     },
 }
-PROBLEM_RESPONSE: Schema = {
-    "description": "What went wrong (RFC 9457).",
-    "content": {problems.MEDIA_TYPE: {"schema": {"$ref": AT + "Problem"}}},
+PROBLEM_CONTENT: Schema = {problems.MEDIA_TYPE: {"schema": {"$ref": AT + "Problem"}}}
+ESTIMATE_BODY = REQUEST_BODY | {"description": "As of `/generate`."}
+OPENAI_ERROR: Schema = {
+    "type": "object",
+    "required": ["error"],
+    "properties": {
+        "error": {
+            "type": "object",
+            "required": ["message", "type", "param", "code"],
+            "properties": {
+                "message": {"type": "string"},
+                "type": {"type": "string"},
+                "param": {"type": ["string", "null"]},
+                "code": {"type": "string"},
+            },
+        }
+    },
 }
+OPENAI_CONTENT: Schema = {"application/json": {"schema": {"$ref": AT + "OpenAIError"}}}
+SECURITY: Schema = {"type": "http", "scheme": "bearer", "description": "A key that the operator has handed out."}
+TAGS = [
+    {"name": "jobs", "description": "Clips: asked for, watched, fetched, removed."},
+    {"name": "openai", "description": "The same in the words of OpenAI's videos API."},
+    {"name": "health", "description": "What probes, collectors and operators ask. Needs no key."},
+]
+FRAMEWORKS_OWN = "HTTPValidationError"
+METHODS = frozenset({"get", "post", "delete", "put", "patch"})
 
 
-def describe(app: FastAPI) -> None:
+def describe(app: FastAPI, *, asks_for_keys: bool = False) -> None:
     """Let `app` tell its own OpenAPI with these schemas in it."""
 
     def told() -> Schema:
         if app.openapi_schema is None:
-            schema = get_openapi(title=app.title, version=app.version, summary=app.summary, routes=app.routes)
-            schema["components"]["schemas"] |= {**request_schemas(), "Problem": PROBLEM}
-            for operation in (operation for path in schema["paths"].values() for operation in path.values()):
-                operation["responses"]["default"] = PROBLEM_RESPONSE
-                operation["responses"].pop("422", None)
+            schema = get_openapi(
+                title=app.title, version=app.version, summary=app.summary, routes=app.routes, tags=TAGS
+            )
+            schemas = schema["components"]["schemas"]
+            schemas |= {**request_schemas(), "Problem": PROBLEM, "OpenAIError": OPENAI_ERROR}
+            for path, operation in _operations(schema):
+                _complete(path, operation, asks_for_keys and not is_open(path))
+            for unused in ("HTTPValidationError", "ValidationError"):
+                schemas.pop(unused, None)
+            if asks_for_keys:
+                schema["components"]["securitySchemes"] = {"key": SECURITY}
             app.openapi_schema = schema
         return app.openapi_schema
 
     app.openapi = told  # type: ignore[method-assign]
+
+
+def _operations(schema: Schema) -> Iterator[tuple[str, Schema]]:
+    for path, item in schema["paths"].items():
+        yield from ((path, operation) for method, operation in item.items() if method in METHODS)
+
+
+def _complete(path: str, operation: Schema, needs_key: bool) -> None:
+    """What any route may answer, and errors in the shape of the route's audience."""
+    content = OPENAI_CONTENT if problems.is_openai(path) else PROBLEM_CONTENT
+    answers = operation["responses"]
+    if FRAMEWORKS_OWN in str(answers.get("422", "")):
+        answers.pop("422")
+    for status, answer in answers.items():
+        if problems.MEDIA_TYPE in answer.get("content", {}):
+            answers[status] = answer | {"content": content}
+    if needs_key:
+        operation["security"] = [{"key": []}]
+        challenge = {"WWW-Authenticate": {"description": "`Bearer`.", "schema": {"type": "string"}}}
+        answers["401"] = {"description": "No key, or an unknown one.", "content": content, "headers": challenge}
+    answers["default"] = {"description": "Whatever else went wrong.", "content": content}
 
 
 def request_schemas() -> dict[str, Schema]:

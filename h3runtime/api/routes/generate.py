@@ -1,43 +1,44 @@
-"""`POST /generate`: a request in, a job out, at once or when it has ended."""
+"""`POST /generate`: a request in, a job out, at once or when it has ended. `/estimate`: what one would take."""
 
 from __future__ import annotations
-
-import re
 
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
-from h3runtime.api.answers import JobAnswer
-from h3runtime.api.openapi import REQUEST_BODY
-from h3runtime.api.routes.answered import answered
+from h3runtime.api.caller import Caller
+from h3runtime.api.routes.answered import Json, answered
+from h3runtime.api.routes.connected import while_connected
+from h3runtime.api.routes.described import ESTIMATE, ESTIMATE_BY_GET, GENERATE
+from h3runtime.api.routes.prefer import preference_of
 from h3runtime.api.service import Service
 from h3runtime.errors import UnsupportedMediaType
 
 
 def add_generate(app: FastAPI, service: Service) -> None:
-    @app.post(
-        "/generate",
-        tags=["jobs"],
-        operation_id="generate",
-        response_model=JobAnswer,
-        responses={202: {"model": JobAnswer, "description": "Not ended yet."}},
-        openapi_extra={"requestBody": REQUEST_BODY},
-    )
+    @app.post("/generate", **GENERATE)
     async def generate(request: Request) -> Response:
         """Make a clip. Answers when the job has ended, whatever its end; `Prefer: respond-async` or `wait=N` before."""
-        if (coding := request.headers.get("content-encoding", "identity").strip().lower()) not in ("", "identity"):
-            raise UnsupportedMediaType(f"content encoding {coding[:40]!r} is not undone; send the body as it is")
-        job = await service.submit(request.headers.get("content-type", ""), request.stream())
-        wait = _preferred_wait(request.headers.get("prefer", ""))
-        if wait != 0:
-            job = await service.wait(job.id, wait)
-        return answered(job, 200 if job.status.ended else 202)
+        caller, preference = Caller.of(request), preference_of(request.headers.getlist("prefer"))
+        submitted = await service.submit(content_type_of(request), request.stream(), caller)
+        job = submitted.job
+        if preference.seconds != 0 and not job.status.ended:
+            job = await while_connected(request, service.wait(job.id, caller.owner, preference.seconds))
+        headers = {"Preference-Applied": preference.applied} if preference.applied else {}
+        if submitted.replayed:
+            headers["Idempotent-Replay"] = "true"
+        return answered(job, 200 if job.status.ended else 202, headers)
+
+    async def estimate(request: Request) -> Response:
+        """What a request would take, and whether it would be taken now. Computes nothing and queues nothing."""
+        return Json(await service.estimate(content_type_of(request), request.stream(), Caller.of(request)))
+
+    app.post("/estimate", **ESTIMATE)(estimate)
+    app.get("/estimate", **ESTIMATE_BY_GET)(estimate)
 
 
-def _preferred_wait(prefer: str) -> float | None:
-    """`Prefer` (RFC 7240): 0 for respond-async, N for wait=N, None for as long as it takes."""
-    words = [word.strip().lower() for word in re.split(r"[,;]", prefer)]
-    waits = [int(found[1]) for word in words if (found := re.fullmatch(r'wait\s*=\s*"?([0-9]{1,6})"?', word))]
-    if waits:
-        return float(waits[0])
-    return 0.0 if "respond-async" in words else None
+def content_type_of(request: Request) -> str:
+    """`UnsupportedMediaType` for a body that was packed."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise UnsupportedMediaType(f"content encoding {ascii(coding)[1:40]} is not undone; send the body as it is")
+    return request.headers.get("content-type", "")

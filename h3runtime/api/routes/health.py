@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fastapi import FastAPI
 from starlette.responses import Response
 
 from h3runtime.api.health import LiveAnswer, ReadyAnswer, live_answer, ready_answer
+from h3runtime.api.routes.answered import Json
+from h3runtime.api.routes.described import METRICS, health
 from h3runtime.api.routes.get import get_route
 from h3runtime.api.service import Service
 from h3runtime.jobs.engine_state import EngineStatus
@@ -15,26 +15,24 @@ from h3runtime.observe.metrics import CONTENT_TYPE
 
 
 def add_health(app: FastAPI, service: Service) -> None:
-    async def live(response: Response) -> LiveAnswer:
+    async def live() -> Response:
         """200 while the server answers and the engine isn't dead for good."""
         answer = live_answer(service.state)
-        response.status_code = 503 if answer.status == "dead" else 200
-        return answer
+        return Json(answer, 503 if answer["status"] == "dead" else 200)
 
-    async def ready(response: Response) -> ReadyAnswer:
+    async def ready() -> Response:
         """200 when jobs are taken, else 503; the body says what stands in the way."""
-        full = service.folders.is_full()
-        answer = ready_answer(service.state, full, service.queue.waiting, service.settings)
-        response.status_code = 200 if answer.status == EngineStatus.READY else 503
-        return answer
+        answer = ready_answer(
+            service.state, service.is_disk_full, service.queue.waiting, service.settings, service.codecs
+        )
+        return Json(answer, 200 if answer["status"] == EngineStatus.READY else 503)
 
-    refusal: dict[int | str, dict[str, Any]] = {503: {"description": "The same body, with the reason."}}
-    get_route(app, "/live", tags=["health"], operation_id="live", responses=refusal)(live)
-    get_route(app, "/ready", tags=["health"], operation_id="ready", responses=refusal)(ready)
-    get_route(app, "/v2/health/live", tags=["health"], operation_id="v2_live", responses=refusal)(live)
-    get_route(app, "/v2/health/ready", tags=["health"], operation_id="v2_ready", responses=refusal)(ready)
+    get_route(app, "/live", **health("live", LiveAnswer))(live)
+    get_route(app, "/ready", **health("ready", ReadyAnswer))(ready)
+    get_route(app, "/v2/health/live", **health("v2_live", LiveAnswer))(live)
+    get_route(app, "/v2/health/ready", **health("v2_ready", ReadyAnswer))(ready)
 
-    @get_route(app, "/metrics", tags=["health"], operation_id="metrics")
+    @get_route(app, "/metrics", **METRICS)
     async def metrics() -> Response:
         """Prometheus."""
         return Response(service.metrics.text(), media_type=CONTENT_TYPE)

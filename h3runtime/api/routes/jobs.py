@@ -1,61 +1,100 @@
-"""`/jobs` and what lies below one job."""
+"""`/jobs` and what lies below one job. Another owner's job is as good as none."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import FastAPI, Query, Request
-from starlette.responses import FileResponse, Response
+from fastapi import Depends, FastAPI, Header, Path, Query, Request
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.responses import Response
 
-from h3runtime.api.answers import JobAnswer, PageAnswer, job_answer
+from h3runtime.api.answers import job_answer, page_answer
+from h3runtime.api.auth import owner_of
+from h3runtime.api.routes.answered import Json
+from h3runtime.api.routes.content import clip_response, preview_response
+from h3runtime.api.routes.described import (
+    CANCEL_JOB,
+    DELETE_JOB,
+    GET_CONTENT,
+    GET_EVENTS,
+    GET_JOB,
+    GET_PREVIEW,
+    LIST_JOBS,
+)
 from h3runtime.api.routes.get import get_route
 from h3runtime.api.service import Service
-from h3runtime.errors import NotFinished, NotFound, OutputExpired
-from h3runtime.jobs.table import Status
+from h3runtime.jobs.table import Job
 
 MAX_PAGE = 100
+RETRY_MILLISECONDS = 2000
+"""When a stream that the drain has ended should be tried again: about what a restart of the process takes at least."""
+MAX_EVENT_DIGITS = 18
+
+JobId = Annotated[str, Path(description="Id of a job.")]
 
 
 def add_jobs(app: FastAPI, service: Service) -> None:
-    @get_route(app, "/jobs", tags=["jobs"], operation_id="list_jobs")
+    def found(job_id: JobId, request: Request) -> Job:
+        return service.job(job_id, owner_of(request))
+
+    @get_route(app, "/jobs", **LIST_JOBS)
     async def list_jobs(
-        limit: Annotated[int, Query(ge=1, le=MAX_PAGE)] = 20, after: Annotated[str | None, Query()] = None
-    ) -> PageAnswer:
+        request: Request,
+        limit: Annotated[int, Query(ge=1, le=MAX_PAGE, description="Jobs at most.")] = 20,
+        after: Annotated[str | None, Query(description="Id of the last one already seen.")] = None,
+    ) -> Response:
         """Jobs, newest first; `after` is the id of the last one already seen."""
-        jobs, has_more = service.table.page(limit, after)
-        return PageAnswer(data=[job_answer(job) for job in jobs], has_more=has_more)
+        return Json(page_answer(*await service.page(limit, after, owner_of(request))))
 
-    @get_route(app, "/jobs/{job_id}", tags=["jobs"], operation_id="get_job")
-    async def get_job(job_id: str) -> JobAnswer:
+    @get_route(app, "/jobs/{job_id}", **GET_JOB)
+    async def get_job(job_id: JobId, request: Request) -> Response:
         """A job as it is now."""
-        return job_answer(service.table.get(job_id))
+        return Json(job_answer(found(job_id, request)))
 
-    @app.post("/jobs/{job_id}/cancel", tags=["jobs"], operation_id="cancel_job")
-    async def cancel_job(job_id: str) -> JobAnswer:
+    @app.delete("/jobs/{job_id}", **DELETE_JOB)
+    async def delete_job(job_id: JobId, request: Request) -> Response:
+        """Remove a job and all that belongs to it; one that hasn't ended is cancelled first."""
+        return Json(job_answer(await service.delete(job_id, owner_of(request))))
+
+    @app.post("/jobs/{job_id}/cancel", **CANCEL_JOB)
+    async def cancel_job(job_id: JobId, request: Request) -> Response:
         """Stop a job at its next step, or take it out of the line. Of no effect after its end."""
-        service.table.get(job_id)
-        service.supervisor.cancel(job_id)
-        return job_answer(service.table.get(job_id))
+        return Json(job_answer(await service.cancel(job_id, owner_of(request))))
 
-    @get_route(app, "/jobs/{job_id}/content", tags=["jobs"], operation_id="get_content", response_class=FileResponse)
-    async def get_content(job_id: str, request: Request, variant: Annotated[int, Query(ge=0)] = 0) -> Response:
-        """The clip. Ranges and `If-None-Match` are answered; the ETag is its SHA-256. A job has the one variant 0."""
-        if variant != 0:
-            raise NotFound(f"job {service.table.get(job_id).id} has no variant {variant}")
-        return _content(service, job_id, request.headers.get("if-none-match", ""))
+    # Judged before the stream begins, which can't say any more that there is no such job.
+    there = [Depends(found)]
+
+    @app.get("/jobs/{job_id}/events", response_class=EventSourceResponse, dependencies=there, **GET_EVENTS)
+    async def get_events(
+        job_id: JobId,
+        request: Request,
+        last_event_id: Annotated[str | None, Header(description="Go on after this event.")] = None,
+    ) -> AsyncIterator[ServerSentEvent]:
+        """What happens to a job, as it happens: first how it is now, or with `Last-Event-ID` what came after that."""
+        async with aclosing(service.events(job_id, owner_of(request), _number(last_event_id))) as events:
+            async for event in events:
+                yield ServerSentEvent(data=event.data, event=event.kind, id=str(event.id))
+        if service.is_draining:
+            yield ServerSentEvent(comment="the server is shutting down", retry=RETRY_MILLISECONDS)
+
+    @get_route(app, "/jobs/{job_id}/content", **GET_CONTENT)
+    async def get_content(
+        job_id: JobId,
+        request: Request,
+        variant: Annotated[int, Query(ge=0, description="Which clip, from 0.")] = 0,
+    ) -> Response:
+        """The clip. Ranges and `If-None-Match` are answered; the ETag is its SHA-256."""
+        return await clip_response(service, found(job_id, request), variant, request)
+
+    @get_route(app, "/jobs/{job_id}/preview", **GET_PREVIEW)
+    async def get_preview(job_id: JobId, request: Request) -> Response:
+        """The latest cheap preview of a job that computes, a PNG."""
+        return await preview_response(service, found(job_id, request))
 
 
-def _content(service: Service, job_id: str, known: str) -> Response:
-    job = service.table.get(job_id)
-    path = job.spec.output
-    if job.status is Status.SUCCEEDED and not path.is_file():
-        job = service.table.change(job_id, status=Status.EXPIRED)
-    if job.status is Status.EXPIRED:
-        raise OutputExpired(f"the clip of job {job_id} has been removed or replaced")
-    if job.clip is None:
-        raise NotFinished(f"job {job_id} is {job.status} and has no clip")
-    etag = f'"{job.clip.sha256}"'
-    headers = {"ETag": etag, "X-Content-Type-Options": "nosniff", "Cache-Control": "private, no-cache"}
-    if etag in [item.strip().removeprefix("W/") for item in known.split(",")] or known.strip() == "*":
-        return Response(status_code=304, headers=headers)
-    return FileResponse(path, headers=headers, media_type="video/mp4", filename=path.name)
+def _number(event: str | None) -> int | None:
+    """An id that we have given, else None."""
+    text = (event or "").strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_EVENT_DIGITS else None
