@@ -14,6 +14,7 @@ from h3runtime.api.openai.described import CONTENT, CREATE, DELETE, GET, LIST
 from h3runtime.api.openai.video import deleted, page_of, video_of
 from h3runtime.api.routes.answered import Json
 from h3runtime.api.routes.content import clip_response, preview_response
+from h3runtime.api.routes.generate import content_type_of
 from h3runtime.api.routes.get import get_route
 from h3runtime.api.service import Service, Submitted
 from h3runtime.errors import InvalidRequest, NotFound
@@ -85,8 +86,8 @@ async def _submitted(service: Service, request: Request) -> Submitted:
     service.check_takes(caller)
     with service.submissions.of(caller.owner):
         async with service.uploads() as folder:
-            content_type = request.headers.get("content-type", "")
-            creation = await read_creation(content_type, request.stream(), folder, service.settings.max_json_bytes)
+            most = service.settings.max_json_bytes
+            creation = await read_creation(content_type_of(request), request.stream(), folder, most)
             try:
                 return await service.submit_delivery(creation.delivery, caller)
             except InvalidRequest as error:

@@ -86,7 +86,7 @@ def video_of(job: Job) -> dict[str, Any]:
         "expires_at": _seconds(_expiry(job)),
         "prompt": spec.prompt,
         "size": f"{spec.width}x{spec.height}",
-        "seconds": f"{spec.frames / FPS:.17g}".removesuffix(".0"),
+        "seconds": str(spec.frames / FPS).removesuffix(".0"),
         "remixed_from_video_id": None,
         "error": _error(job),
     }
