@@ -7,6 +7,8 @@ A request steers it by words in its prompt, `word` or `word=value`, so that one 
     die_at=STAGE           exit the process; `segfault_at` kills it by a signal
     hang_at=STAGE          sleep for ever, deaf to stops; `orphan_at` also leaves a child process behind
     warn                   one warning in the clip
+    peak=BYTES             what it is estimated to take at most (CAPACITY is what there is); `weigh_seconds` how long
+                           the estimate takes, `weigh_bug` an error in it
 """
 
 from __future__ import annotations
@@ -15,26 +17,35 @@ import errno
 import hashlib
 import os
 import signal
+import struct
 import subprocess
 import time
-from dataclasses import dataclass, field
+import zlib
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from h3runtime.core import (
+    LATENTS_SUFFIX,
     BackendChoice,
     Check,
     Clip,
     ComponentFacts,
     EngineFacts,
+    Estimate,
     GenerateSpec,
     LoadProgress,
     OnProgress,
     Progress,
     ShouldStop,
+    Work,
+    variant_path,
 )
 from h3runtime.errors import CheckpointError, EncoderFailed, EngineDead, JobCancelled, Offence
 
 FOREVER = 3600.0
+CAPACITY = 10 * 2**30
+PEAK = 2**30
+STAGES = ("conditioning", "sampling", "audio_decode", "video_decode", "mux")
 
 
 @dataclass
@@ -72,15 +83,15 @@ class FakeEngine:
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:
         self._note(f"generate {spec.job_id}")
-        words = dict(word.partition("=")[::2] for word in spec.prompt.split())
+        words = words_of(spec)
         timings = {}
-        for stage in ("conditioning", "sampling", "audio_decode", "video_decode", "mux"):
+        for stage in STAGES:
             began = time.monotonic()
             steps = spec.sampling.steps if stage == "sampling" else 1
             for step in range(steps):
                 if should_stop():
                     raise JobCancelled("stopped", stage=stage, step=step)
-                on_progress(Progress(stage, step, steps, 0.5))
+                on_progress(Progress(stage, step, steps, 0.5, preview=png(step) if stage == "sampling" else None))
                 self._misbehave(stage, step, words)
                 if stage == "sampling":
                     time.sleep(float(words.get("step_seconds", "0.001")))
@@ -91,29 +102,50 @@ class FakeEngine:
     def close(self) -> None:
         self._note("close")
 
+    def estimate(self, spec: GenerateSpec) -> Estimate:
+        words = words_of(spec)
+        time.sleep(float(words.get("weigh_seconds", "0")))
+        if "weigh_bug" in words:
+            raise ValueError("/secret/path")
+        rows = {"text": len(spec.prompt), "audio": spec.frames, "video": spec.width * spec.height // 1024 * spec.frames}
+        work = Work({stage: float(sum(rows.values()) * spec.n) for stage in STAGES})
+        peak = int(words.get("peak", PEAK))
+        fit = "" if peak <= CAPACITY else "64x64, 5 frames"
+        return Estimate(rows, spec.sampling.steps, work, {"weights": PEAK // 2, "rest": PEAK // 2}, peak, CAPACITY, fit)
+
     def _publish(self, spec: GenerateSpec, timings: dict[str, float], words: dict[str, str]) -> Clip:
-        told = f"{spec.task} {spec.width}x{spec.height}x{spec.frames} seed {spec.sampling.seed} "
+        clips = [self._write(spec, index, timings, words) for index in range(spec.n)]
+        return replace(clips[0], variants=tuple(clips[1:]))
+
+    def _write(self, spec: GenerateSpec, index: int, timings: dict[str, float], words: dict[str, str]) -> Clip:
+        seed = spec.sampling.seed + index
+        told = f"{spec.task} {spec.width}x{spec.height}x{spec.frames} seed {seed} "
         inputs = [guide.picture.path.read_bytes() for guide in spec.guides if guide.picture]
         data = told.encode() + b"".join(inputs) + bytes(range(256)) * 8
         part = spec.scratch / "clip.part"
         part.write_bytes(data)
-        part.replace(spec.output)
+        output = variant_path(spec.output, index, spec.n)
+        part.replace(output)
+        latents = output.with_name(output.name + LATENTS_SUFFIX) if spec.save_latents else None
+        if latents is not None:
+            latents.write_bytes(b"latents")
         return Clip(
-            output=spec.output,
+            output=output,
             sha256=hashlib.sha256(data).hexdigest(),
             bytes=len(data),
             width=spec.width,
             height=spec.height,
             frames=spec.frames,
             samples=100,
-            seed=spec.sampling.seed,
+            seed=seed,
             forwards=spec.sampling.steps,
             attention=spec.attention or "sdpa",
             linear=spec.linear or "dequant",
-            timings=timings,
-            memory={"peak_sampling_allocated_bytes": 1},
+            timings=timings if index == 0 else {},
+            memory={"peak_sampling_allocated_bytes": 1} if index == 0 else {},
             checks={"video": Check({"black": False}), "audio": Check({"rms": 0.1}, (("warn", "quiet"),))},
             warnings=("odd",) if "warn" in words else (),
+            latents_output=latents,
             diagnostics={"forwards": spec.sampling.steps} if spec.diagnostics else None,
         )
 
@@ -141,6 +173,21 @@ class FakeEngine:
         if self.journal is not None:
             with self.journal.open("a") as file:
                 file.write(f"{os.getpid()} {line}\n")
+
+
+def words_of(spec: GenerateSpec) -> dict[str, str]:
+    return dict(word.partition("=")[::2] for word in spec.prompt.split())
+
+
+def png(shade: int) -> bytes:
+    """One grey pixel, as a whole PNG."""
+    parts = (
+        (b"IHDR", struct.pack(">2I5B", 1, 1, 8, 0, 0, 0, 0)),
+        (b"IDAT", zlib.compress(bytes((0, shade % 256)))),
+        (b"IEND", b""),
+    )
+    chunks = (struct.pack(">I", len(d)) + k + d + struct.pack(">I", zlib.crc32(k + d)) for k, d in parts)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
 def create(load_seconds: float = 0.0, load_fault: str = "", journal: Path | None = None) -> FakeEngine:

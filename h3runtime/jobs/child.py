@@ -1,8 +1,9 @@
 """What runs inside the engine process: one engine, one job at a time, and a thread that listens meanwhile.
 
 The supervisor starts `run_engine` in a fresh interpreter; the engine comes from a dotted name, so that nobody on the
-other side imports it. Three threads: this one computes, one reads the pipe (so that a stop arrives during a step), one
-beats. When the pipe closes, the server is gone however it ended, and this process ends with all that it started.
+other side imports it. Four threads: this one computes, one reads the pipe (so that a stop arrives during a step), one
+says what requests would take, one beats. When the pipe closes, the server is gone however it ended, and this process
+ends with all that it started.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from h3runtime.core import Engine, Progress
+from h3runtime.core import Engine, Estimate, Progress
 from h3runtime.errors import H3Error, InternalError, JobDiskFull, JobError, OutOfMemory
 from h3runtime.jobs.messages import (
     Advanced,
@@ -31,6 +32,8 @@ from h3runtime.jobs.messages import (
     LoadFailed,
     Made,
     Stop,
+    Weigh,
+    Weighed,
 )
 from h3runtime.jobs.processes import end_descendants
 from h3runtime.media.delivery import FULL
@@ -53,6 +56,7 @@ def run_engine(connection: Connection, factory: str, arguments: tuple[Any, ...])
     except Exception as error:
         wire.send(LoadFailed(_as_load_error(error)))
         return
+    threading.Thread(target=_weigh, args=(engine, wire), name="weigh", daemon=True).start()
     try:
         while (work := wire.next_job()) is not None:
             wire.send(_compute(engine, work, wire))
@@ -88,6 +92,23 @@ def _compute(engine: Engine, work: Compute, wire: _Wire) -> Made | Failed:
         return Failed(job_id, _as_job_error(error, job_id))
 
 
+def _weigh(engine: Engine, wire: _Wire) -> None:
+    """Beside the computing thread for ever: a request that is judged doesn't wait for the clip of another."""
+    while True:
+        asked = wire.next_question()
+        wire.send(Weighed(asked.number, _estimate(engine, asked)))
+
+
+def _estimate(engine: Engine, asked: Weigh) -> Estimate | H3Error:
+    try:
+        return engine.estimate(asked.spec)
+    except H3Error as error:
+        return error
+    except Exception as error:
+        log.error("estimate_bug", exc_info=error)
+        return InternalError("the request could not be estimated")
+
+
 def _as_job_error(error: Exception, job_id: str) -> H3Error:
     """What isn't ours is told without its text, which may hold anything; the log has it whole."""
     if isinstance(error, H3Error):
@@ -118,6 +139,7 @@ class _Wire:
         self._connection = connection
         self._sending = threading.Lock()
         self._work: queue.SimpleQueue[Compute | None] = queue.SimpleQueue()
+        self._questions: queue.SimpleQueue[Weigh] = queue.SimpleQueue()
         self._stopped: str | None = None
 
     def send(self, message: FromEngine) -> None:
@@ -129,6 +151,9 @@ class _Wire:
 
     def next_job(self) -> Compute | None:
         return self._work.get()
+
+    def next_question(self) -> Weigh:
+        return self._questions.get()
 
     def is_stopped(self, job_id: str) -> bool:
         return self._stopped == job_id
@@ -147,6 +172,8 @@ class _Wire:
             match message:
                 case Compute():
                     self._work.put(message)
+                case Weigh():
+                    self._questions.put(message)
                 case Stop(job_id):
                     self._stopped = job_id
                 case Leave():

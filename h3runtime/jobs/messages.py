@@ -6,7 +6,7 @@ readers and writers.
 
 from dataclasses import dataclass
 
-from h3runtime.core import Clip, EngineFacts, GenerateSpec, Progress
+from h3runtime.core import Clip, EngineFacts, Estimate, GenerateSpec, Progress
 from h3runtime.errors import H3Error
 
 
@@ -22,6 +22,14 @@ class Stop:
     """To the engine: give that job up at the next step. Of no effect if it has ended."""
 
     job_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Weigh:
+    """To the engine: what would this request take? Answered also while it computes another."""
+
+    number: int
+    spec: GenerateSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +67,7 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """From the engine: the clip is published under its final name."""
+    """From the engine: the clip is where the specification said, whole and on disk."""
 
     job_id: str
     clip: Clip
@@ -73,5 +81,13 @@ class Failed:
     error: H3Error
 
 
-ToEngine = Compute | Stop | Leave
-FromEngine = Beat | Advanced | Loaded | LoadFailed | Made | Failed
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """From the engine: the answer to the `Weigh` of this number."""
+
+    number: int
+    answer: Estimate | H3Error
+
+
+ToEngine = Compute | Stop | Weigh | Leave
+FromEngine = Beat | Advanced | Loaded | LoadFailed | Made | Failed | Weighed

@@ -27,8 +27,18 @@ from typing import Any
 
 import structlog
 
-from h3runtime.core import EngineFacts, Progress
-from h3runtime.errors import EngineDead, H3Error, Interrupted, JobCancelled, JobError, JobTimeout, OutOfMemory
+from h3runtime.core import EngineFacts, Estimate, GenerateSpec, Progress
+from h3runtime.errors import (
+    EngineDead,
+    H3Error,
+    Interrupted,
+    JobCancelled,
+    JobError,
+    JobTimeout,
+    Loading,
+    NotReady,
+    OutOfMemory,
+)
 from h3runtime.jobs.engine_process import EngineProcess, EngineRecipe
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.jobs.messages import (
@@ -39,7 +49,11 @@ from h3runtime.jobs.messages import (
     LoadFailed,
     Made,
     Stop,
+    Weigh,
+    Weighed,
 )
+from h3runtime.jobs.outputs import staged
+from h3runtime.jobs.questions import Questions
 from h3runtime.jobs.queue import JobQueue
 from h3runtime.settings import Settings
 
@@ -101,10 +115,12 @@ class Supervisor:
         self._leaving = threading.Event()
         self._job: _Running | None = None
         self._stop_wishes: dict[str, H3Error] = {}
+        self._questions = Questions()
         self._jobs_since_start = 0
         self._process: EngineProcess | None = None
         self.on_loaded: Callable[[EngineFacts], None] = lambda _: None
         queue.on_waiting = self.ring
+        queue.on_stop = self.cancel
 
     @property
     def state(self) -> EngineState:
@@ -117,6 +133,7 @@ class Supervisor:
         return process.pid if process else None
 
     def start(self) -> None:
+        self._queue.start()
         self._thread.start()
 
     def ring(self) -> None:
@@ -128,6 +145,16 @@ class Supervisor:
         """A waiting job ends at once; a running one at its next step. Of no effect after the end."""
         if self._queue.cancel(job_id):
             self._wish_stop(job_id, JobCancelled("cancelled by request"))
+
+    def estimate(self, spec: GenerateSpec, seconds: float = 10.0) -> Estimate:
+        """What the request would take, asked of the engine; from any thread, also while it computes. Loading and
+        NotReady where there is none to ask or no answer in time, and what the engine says is wrong with the request."""
+        process = self._process
+        if self._state.status is EngineStatus.DEAD or self._leaving.is_set():
+            raise NotReady("the engine is gone; /ready says why")
+        if process is None or not process.loaded:
+            raise Loading("the engine is being loaded; try again in a moment")
+        return self._questions.ask(spec, seconds, self.ring)
 
     def drain(self, seconds: float) -> None:
         """Refuse new work, give the running job `seconds` to finish, then stop it and end the process."""
@@ -162,7 +189,7 @@ class Supervisor:
         finally:
             if self._job is not None:
                 self._queue.failed(self._job.job_id, Interrupted("the server shut down before the job was done"))
-            self._queue.close()
+            self._queue.stop()
 
     def _live_once(self) -> None:
         """One process from its start to its end, whatever that is."""
@@ -182,6 +209,7 @@ class Supervisor:
         process.leave(self._limits.leave_grace if listens else 0.0)
         # Reaped: its number may be another program's by now, and `kill` must not find it here.
         self._process = None
+        self._questions.fail(Loading("the engine process has ended; try again in a moment"))
         if why is not None:
             self._bury(why)
 
@@ -216,6 +244,8 @@ class Supervisor:
         return any(connection in ready for connection in connections)
 
     def _hand_out(self, process: EngineProcess) -> None:
+        for number, spec in self._questions.unsent() if process.loaded else ():
+            process.send(Weigh(number, spec))
         job = self._job
         if job is not None:
             if job.stop_sent is None and job.job_id in self._stop_wishes:
@@ -228,7 +258,7 @@ class Supervisor:
         if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
             self._jobs_since_start += 1
             self._job = _Running(taken.id)
-            process.compute(taken.spec)
+            process.compute(staged(taken.spec))
 
     def _hear(self, message: FromEngine, process: EngineProcess) -> H3Error | None:
         """React to one message. Returns an error if the process must go."""
@@ -246,6 +276,8 @@ class Supervisor:
                 if not isinstance(error, EngineDead | OutOfMemory):
                     self._die(reason_of(error))
                 return error
+            case Weighed(number, answer):
+                self._questions.settle(number, answer)
             case Made(job_id, clip):
                 self._job = None
                 self._stop_wishes.pop(job_id, None)

@@ -1,0 +1,53 @@
+"""What the log says of a job at its start and at its end: no prompt, no path, no key."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import structlog
+
+from h3runtime.jobs.job import Job, Status
+
+log = structlog.get_logger("h3runtime.jobs")
+
+
+def log_start(job: Job) -> None:
+    log.info("generate_start", **_told(job))
+
+
+def log_end(job: Job) -> None:
+    clip, error = job.clip, job.error
+    if job.status is Status.SUCCEEDED and clip is not None:
+        log.info("generate_complete", **_told(job), sha256=clip.sha256, bytes=clip.bytes, memory=dict(clip.memory))
+        return
+    stage, step = getattr(error, "stage", None), getattr(error, "step", None)
+    code, message = (error.code, error.message) if error else ("cancelled", "cancelled")
+    log.info("generate_failed", **_told(job), code=code, message=message, stage=stage, step=step)
+
+
+def job_timings(job: Job) -> dict[str, float]:
+    """Seconds by stage, with `queue` and `total` as the server saw them; what hasn't ended is absent."""
+    outer = {"queue": job.queue_seconds, "total": job.total_seconds}
+    stages = dict(job.clip.timings) if job.clip else {}
+    ends = {name: seconds for name, seconds in outer.items() if seconds is not None}
+    return {"queue": ends.pop("queue"), **stages, **ends} if "queue" in ends else stages | ends
+
+
+def _told(job: Job) -> dict[str, Any]:
+    spec = job.spec
+    return {
+        "job_id": job.id,
+        "request_id": job.order.request_id,
+        "task": str(spec.task),
+        "output": spec.output.name,
+        "n": spec.n,
+        "seed": str(spec.sampling.seed),
+        "attention": spec.attention,
+        "linear": spec.linear,
+        "width": spec.width,
+        "height": spec.height,
+        "frames": spec.frames,
+        "steps": spec.sampling.steps,
+        "attempt": job.attempt,
+        "timings": job_timings(job),
+    }
