@@ -42,20 +42,20 @@ ENCODER_LINE = re.compile(r"^ [VAS][F.][S.][X.][B.][D.] (\w\S*)", re.MULTILINE)
 """One line of `ffmpeg -encoders`: six flags, then the name."""
 PIXEL_FORMATS = re.compile(r"Supported pixel formats:(.*)")
 """One line of `ffmpeg -h encoder=NAME`."""
-EVERY_ENCODER_TAKES = frozenset({"yuv420p"})
-"""What is assumed of an encoder that doesn't say."""
+EVERY_ENCODER_TAKES: PixelFormat = "yuv420p"
+"""Also what is assumed of an encoder that doesn't say."""
 
 
 @dataclass(frozen=True, slots=True)
 class FFmpeg:
-    """A program that ran. `encoders` are the names it lists; `why` says how it was chosen. pixel_formats: of each of
-    the `VIDEO_ENCODERS` it has."""
+    """A program that ran. `encoders` are the names it lists; `why` says how it was chosen. pixel_formats: what it said
+    of its encoders so far; each is asked once, when other pixels than yuv420p are first wanted of it."""
 
     path: Path
     version: str
     encoders: frozenset[str]
     why: str
-    pixel_formats: Mapping[str, frozenset[str]] = field(default_factory=dict, hash=False)
+    pixel_formats: dict[str, frozenset[str]] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def major(self) -> int | None:
@@ -66,14 +66,18 @@ class FFmpeg:
     def video_encoder(self, codec: VideoCodec, pixels: PixelFormat | None = None) -> str | None:
         """The best encoder of a codec that takes these pixels (None: any), or None."""
         found = (name for name in VIDEO_ENCODERS[codec] if name in self.encoders)
-        return next((name for name in found if pixels is None or pixels in self._takes(name)), None)
+        return next((name for name in found if pixels is None or self._takes(name, pixels)), None)
 
     def audio_encoder(self, codec: AudioCodec) -> str | None:
         name = AUDIO_ENCODERS[codec]
         return name if name in self.encoders else None
 
-    def _takes(self, encoder: str) -> frozenset[str]:
-        return self.pixel_formats.get(encoder, EVERY_ENCODER_TAKES)
+    def _takes(self, encoder: str, pixels: PixelFormat) -> bool:
+        if pixels == EVERY_ENCODER_TAKES:
+            return True
+        if encoder not in self.pixel_formats:
+            self.pixel_formats[encoder] = _pixel_formats(self.path, encoder)
+        return pixels in self.pixel_formats[encoder]
 
 
 def find_ffmpeg(search: str | None = None) -> FFmpeg:
@@ -98,22 +102,19 @@ def find_ffmpeg(search: str | None = None) -> FFmpeg:
 
 
 def ask_ffmpeg(path: Path, why: str, seconds: float = ANSWER_SECONDS) -> FFmpeg:
-    """Version, encoders and their pixel formats of one program; `BackendUnavailable` if it doesn't answer like
-    ffmpeg."""
+    """Version and encoders of one program; `BackendUnavailable` if it doesn't answer like ffmpeg."""
     version = re.match(r"ffmpeg version (\S+)", _answer(path, ["-version"], seconds))
     if version is None:
         raise BackendUnavailable("it doesn't answer like ffmpeg")
-    encoders = frozenset(ENCODER_LINE.findall(_answer(path, ["-encoders"], seconds)))
-    known = [name for names in VIDEO_ENCODERS.values() for name in names if name in encoders]
-    return FFmpeg(path, version[1], encoders, why, {name: _pixel_formats(path, name, seconds) for name in known})
+    return FFmpeg(path, version[1], frozenset(ENCODER_LINE.findall(_answer(path, ["-encoders"], seconds))), why)
 
 
-def _pixel_formats(path: Path, encoder: str, seconds: float) -> frozenset[str]:
+def _pixel_formats(path: Path, encoder: str) -> frozenset[str]:
     answer = ""
     with suppress(BackendUnavailable):
-        answer = _answer(path, ["-h", f"encoder={encoder}"], seconds)
+        answer = _answer(path, ["-h", f"encoder={encoder}"], ANSWER_SECONDS)
     listed = PIXEL_FORMATS.search(answer)
-    return frozenset(listed[1].split()) if listed is not None else EVERY_ENCODER_TAKES
+    return frozenset(listed[1].split()) if listed is not None else frozenset({EVERY_ENCODER_TAKES})
 
 
 def _candidates(search: str | None) -> Iterator[tuple[Path, str]]:

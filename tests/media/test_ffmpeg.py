@@ -7,7 +7,7 @@ import pytest
 
 from h3runtime.errors import BackendUnavailable
 from h3runtime.media import ffmpeg
-from h3runtime.media.ffmpeg import ask_ffmpeg, find_ffmpeg
+from h3runtime.media.ffmpeg import FFmpeg, ask_ffmpeg, find_ffmpeg
 
 ENCODERS = """Encoders:
  V..... = Video
@@ -56,6 +56,33 @@ def test_a_broken_one_is_passed_over_and_named(tmp_path: Path, body: str, reason
     program(tmp_path, body)
     tool = find_ffmpeg(str(tmp_path))
     assert tool.path.parent != tmp_path and reason in tool.why
+
+
+def test_pixels_are_asked_for_once_and_only_where_they_matter(tmp_path: Path) -> None:
+    path = answering(tmp_path)
+    tool = find_ffmpeg(str(tmp_path))
+    assert tool.video_encoder("h264", "yuv420p") == "libx264" and tool.pixel_formats == {}
+    listed = 'if [ "$3" = encoder=libx264 ]; then echo "    Supported pixel formats: yuv420p yuv420p10le gray"; fi'
+    path.write_text(f"#!/bin/sh\n{listed}\n")
+    assert tool.video_encoder("h264", "yuv420p10le") == "libx264"
+    path.write_text("#!/bin/sh\nexit 1\n")
+    assert tool.video_encoder("h264", "yuv444p") is None
+    assert tool.pixel_formats == {"libx264": {"yuv420p", "yuv420p10le", "gray"}}
+
+
+@pytest.mark.parametrize("body", ["exit 1", "echo nothing"])
+def test_an_encoder_that_does_not_say_takes_the_usual_pixels(tmp_path: Path, body: str) -> None:
+    answering(tmp_path)
+    tool = find_ffmpeg(str(tmp_path))
+    program(tmp_path, body)
+    assert tool.video_encoder("h264", "yuv444p") is None and tool.video_encoder("h264", "yuv420p") == "libx264"
+
+
+@pytest.mark.parametrize(
+    ("version", "major"), [("5.1.9-0+deb12u1", 5), ("n7.1", 7), ("6.1-test", 6), ("N-118331-gabc", None), ("git", None)]
+)
+def test_the_version_in_front(tmp_path: Path, version: str, major: int | None) -> None:
+    assert FFmpeg(tmp_path, version, frozenset(), "a test").major == major
 
 
 def test_one_without_h264_is_passed_over_and_named(tmp_path: Path) -> None:

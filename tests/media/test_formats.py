@@ -34,7 +34,9 @@ FULL = FFmpeg(
         "libaom-av1": EVERYTHING,
     },
 )
-BARE = FFmpeg(Path("ffmpeg"), "bare", frozenset({"libopenh264", "aac"}), "a test")
+BARE = FFmpeg(
+    Path("ffmpeg"), "bare", frozenset({"libopenh264", "aac"}), "a test", {"libopenh264": frozenset({"yuv420p"})}
+)
 
 
 def fields(raw: object, tool: FFmpeg = FULL) -> list[str]:
