@@ -1,5 +1,5 @@
 // One labelled control with its hint and its error: what every field of the form is put into.
-import { el, freshId } from "./dom.js";
+import { el, freshId, prose } from "./dom.js";
 
 /** The control, with a label, a hint and a place for what is wrong with it. `setError("")` takes that back. */
 export function fieldBox(label, control, hint = "", { wide = false } = {}) {
@@ -13,7 +13,7 @@ export function fieldBox(label, control, hint = "", { wide = false } = {}) {
     "div",
     { class: `field${isCheck ? " check" : ""}${wide ? " wide" : ""}` },
     ...(isCheck ? [control, name] : [name, control]),
-    hint ? el("p", { class: "hint", id: hintId }, hint) : null,
+    hint ? el("p", { class: "hint", id: hintId }, ...prose(hint)) : null,
     error,
   );
   return { element, control, ...errorPlace(error, control, hintId) };
@@ -49,7 +49,7 @@ export function groupBox(label, content, { hint = "", element = "fieldset" } = {
     element,
     { class: "group", id, ...attributes },
     element === "fieldset" ? el("legend", {}, label) : null,
-    hint ? el("p", { class: "hint" }, hint) : null,
+    hint ? el("p", { class: "hint" }, ...prose(hint)) : null,
     error,
     content,
   );

@@ -7,7 +7,7 @@ const EDGES = Array.from({ length: 17 }, (_, index) => 256 + 32 * index);
 
 export function createCanvas(limits, onChange) {
   const options = [
-    el("option", { value: "auto" }, "From the inputs, else 16:9"),
+    el("option", { value: "auto" }, "Auto"),
     ...ASPECTS.map((ratio) => el("option", { value: ratio }, ratio)),
     el("option", { value: "exact" }, "Exact size"),
   ];
@@ -17,7 +17,7 @@ export function createCanvas(limits, onChange) {
   const side = { type: "number", min: limits.min_side, step: limits.side_multiple, inputmode: "numeric" };
   const width = fieldBox("Width", el("input", { ...side, value: "1344" }));
   const height = fieldBox("Height", el("input", { ...side, value: "768" }));
-  const note = el("p", { class: "hint" }, `Sides are multiples of ${limits.side_multiple}; at most ${limits.max_area.toLocaleString("en")} pixels.`);
+  const note = el("p", { class: "hint" }, `Auto: the shape of the first input, else 16:9. Sides are multiples of ${limits.side_multiple}, at most ${limits.max_area.toLocaleString("en")} pixels.`);
   const box = groupBox("Canvas", el("div", {}, el("div", { class: "row" }, shape.element, edge.element, width.element, height.element), note));
   const isExact = () => shape.control.value === "exact";
 

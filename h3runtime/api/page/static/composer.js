@@ -14,7 +14,9 @@ import { createTimeline } from "./timeline.js";
 
 /** Fields that have a part of their own. All others that the server describes are made from its schema. */
 const OWN = ["prompt", "task", "width", "height", "aspect_ratio", "short_edge", "frames", "seconds", "first_frame", "last_frame", "continue_from", "keyframes", "references", "source", "masks"];
-const BASIC = ["steps", "seed", "n", "sampler", "scheduler"];
+const BASIC = ["steps", "seed", "n"];
+/** Of the rest, what is asked for most; then the server's own order. */
+const FIRST = ["sampler", "scheduler", "shift", "audio_shift", "output", "overwrite", "priority", "format", "attention", "linear"];
 
 export function createComposer({ schemas, tasks }, ready, onChange) {
   const context = { schemas, onChange, whyNot: whyNot(ready) };
@@ -42,7 +44,7 @@ export function createComposer({ schemas, tasks }, ready, onChange) {
     onChange: () => changed(),
   });
   const ends = el("section", { class: "block ends", "aria-label": "First and last frame" }, first.element, last.element);
-  const { fields, elements } = fieldsOf({ properties: rest(wide) }, { ...context, onChange: () => changed() });
+  const { fields } = fieldsOf({ properties: rest(wide) }, { ...context, onChange: () => changed() });
   const ways = el("div", { class: "ways" }, ...Object.entries(WAYS).map(([name, { label }]) => wayChoice(name, label)));
   const hint = el("p", { class: "hint", role: "status" });
 
@@ -157,10 +159,11 @@ export function createComposer({ schemas, tasks }, ready, onChange) {
     const drawn = crypto.getRandomValues(new BigUint64Array(1))[0];
     fields.seed.load(String(drawn));
     changed();
-  }, { class: "quiet" });
-  fields.seed?.element.append(dice);
+  }, { class: "quiet dice" });
+  fields.seed?.control.after(dice);
   const basic = el("div", { class: "grid" }, ...BASIC.filter((name) => fields[name]).map((name) => fields[name].element));
-  const advanced = el("details", { id: "advanced" }, el("summary", {}, "Advanced"), el("div", { class: "grid" }, ...elements.filter((element) => !basic.contains(element))));
+  const others = [...FIRST, ...Object.keys(fields)].filter((name, index, all) => fields[name] && !BASIC.includes(name) && all.indexOf(name) === index);
+  const advanced = el("details", { id: "advanced", class: "block" }, el("summary", {}, "Advanced"), el("div", { class: "grid" }, ...others.map((name) => fields[name].element)));
   fill(
     byId("fields"),
     el("fieldset", { class: "plain" }, el("legend", {}, "What to make"), ways, hint),

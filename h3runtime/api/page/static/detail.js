@@ -119,7 +119,7 @@ function warningsOf(job) {
 
 function settings(job) {
   const rows = Object.entries(settingsOf(job)).map(([name, value]) => [el("dt", {}, title(name)), el("dd", {}, value)]);
-  const more = [["Sha256", job.sha256], ["Size", job.bytes === null ? null : bytes(job.bytes)]].filter(([, value]) => value);
+  const more = [["SHA-256", job.sha256], ["Size", job.bytes === null ? null : bytes(job.bytes)]].filter(([, value]) => value);
   const list = el("dl", { class: "settings" }, ...rows.flat(), ...more.flatMap(([name, value]) => [el("dt", {}, name), el("dd", { class: "hash" }, value)]));
   return el("details", { open: true }, el("summary", {}, "Settings"), list);
 }

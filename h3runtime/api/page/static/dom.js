@@ -21,6 +21,11 @@ export function el(name, attributes = {}, ...children) {
   return made;
 }
 
+/** Text in which pieces between backticks are code. */
+export function prose(text) {
+  return text.split("`").map((piece, index) => (index % 2 ? el("code", {}, piece) : piece));
+}
+
 /** A push button. */
 export function button(text, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, text);

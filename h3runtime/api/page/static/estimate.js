@@ -24,7 +24,7 @@ export function createEstimate(http, composer, problems) {
       const answer = await http.json("/estimate", { ...bodyOf(request, files), quiet: true, signal: aborting.signal });
       if (mine !== asked) return;
       problems.clear();
-      fill(place, ...described(answer));
+      fill(place, ...described(answer, place.querySelector("details")?.open ?? false));
     } catch (error) {
       if (mine === asked && error.name !== "AbortError") refused(error);
     } finally {
@@ -63,10 +63,15 @@ export function createEstimate(http, composer, problems) {
   };
 }
 
-function described(answer) {
-  const verdict = answer.admitted ? "Would be admitted" : `Not admitted: ${answer.reason}`;
+function described(answer, isOpen) {
+  const verdict = answer.admitted ? "Would be admitted" : `Not admitted: ${answer.reason?.message ?? "no reason given"}`;
   const total = answer.predicted_seconds?.total;
   const { total: rows, ...kinds } = answer.rows || {};
+  const brief = [
+    total === undefined ? null : `about ${seconds(total)}`,
+    `${bytes(answer.predicted_peak_bytes)} of ${bytes(answer.capacity_bytes)}`,
+    answer.queue?.waiting ? `${answer.queue.waiting} waiting` : null,
+  ].filter(Boolean).join(" · ");
   const facts = [
     ["Clip", `${answer.width}×${answer.height}, ${answer.frames} frames, ${seconds(answer.seconds)}`],
     ["Time", total === undefined ? "unknown until a clip was made here" : `about ${seconds(total)}`],
@@ -76,13 +81,13 @@ function described(answer) {
     ["Waiting", answer.queue ? waiting(answer.queue) : null],
     ["Disk", answer.disk ? `${bytes(answer.disk.needed_bytes)} of ${bytes(answer.disk.free_bytes)} free` : null],
   ].filter(([, value]) => value !== null && value !== undefined);
-  const list = el("dl", {}, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
+  const list = el("dl", { class: "settings" }, ...facts.flatMap(([name, value]) => [el("dt", {}, name), el("dd", {}, String(value))]));
   const fits = answer.would_fit ? el("p", {}, `Would fit: ${answer.would_fit}`) : null;
   const warnings = (answer.warnings || []).map((text) => el("li", {}, text));
   return [
-    el("p", { class: `verdict ${answer.admitted ? "good" : "bad"}` }, verdict),
+    el("p", {}, el("span", { class: `verdict ${answer.admitted ? "good" : "bad"}` }, verdict), el("span", { class: "muted" }, ` · ${brief}`)),
     fits,
-    list,
+    el("details", { open: isOpen }, el("summary", {}, "What it takes"), list),
     warnings.length ? el("ul", { class: "warnings", "aria-label": "Warnings" }, ...warnings) : null,
   ];
 }

@@ -20,11 +20,13 @@ function simple(label, control, schema, context, read, load, settings) {
 function choice(label, schema, context, name) {
   const absent = el("option", { value: "" }, schema.default === undefined ? "not given" : `${schema.default} (default)`);
   const known = choicesOf(schema);
-  const others = known.filter((value) => value !== schema.default).map((value) => {
+  // A list has no empty choice where the server asks for one of its names.
+  const listed = context.isRequired ? known : known.filter((value) => value !== schema.default);
+  const options = listed.map((value) => {
     const why = context.whyNot?.(name, value);
     return el("option", { value: String(value), disabled: Boolean(why) }, why ? `${value}: ${why}` : String(value));
   });
-  const control = el("select", {}, context.isRequired ? null : absent, ...(context.isRequired ? known.map((value) => el("option", { value: String(value) }, String(value))) : others));
+  const control = el("select", {}, context.isRequired ? null : absent, ...options);
   const read = () => known.find((value) => control.value !== "" && String(value) === control.value);
   return simple(label, control, schema, context, read, (value) => {
     control.value = value === undefined || (!context.isRequired && value === schema.default) ? "" : String(value);
@@ -163,7 +165,7 @@ function manyOf(label, schema, item, context) {
 /** A list of objects that grows and shrinks. least: how many there always are. */
 function objects(label, schema, item, context, name) {
   const least = context.isRequired ? 1 : 0;
-  const one = ONE[name] || `entry of ${label.toLowerCase()}`;
+  const one = ONE[name] || `to ${label.toLowerCase()}`;
   const rows = el("div", { class: "rows" });
   const error = el("p", { class: "error", id: freshId("error"), hidden: true });
   const add = button(`Add ${one}`, () => {
@@ -184,7 +186,7 @@ function objects(label, schema, item, context, name) {
       context.onChange();
       add.focus();
     }, { class: "quiet" });
-    made.title = el("legend", {});
+    made.title = el("legend", {}, "");
     made.remove = remove;
     made.element = el("fieldset", { class: "group" }, made.title, el("div", { class: "grid" }, ...made.elements), remove);
     if (value) loadFields(made.fields, value);
@@ -218,4 +220,4 @@ function objects(label, schema, item, context, name) {
   };
 }
 
-const ONE = { shots: "shot", dialogue: "line", subjects: "subject", retention: "retention", audio: "span", attention_plan: "step range" };
+const ONE = { shots: "shot", dialogue: "line", subjects: "subject", retention: "retention", audio: "span", attention_plan: "step range", loras: "LoRA" };

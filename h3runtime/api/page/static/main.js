@@ -26,18 +26,27 @@ const detail = createDetail(http, jobs, { sent: sent.of, cancel, remove, retry, 
 const states = new Map();
 let form = null;
 let making = false;
+let isReady = false;
 
 startStatus(http, (ready) => {
   if (!form && !making) makeForm(ready);
-  if (form && !form.isNamed && ready.attention) {
-    form.composer.nameBackends(ready);
-    form.isNamed = true;
-  }
-  byId("send").disabled = !form || ready.status !== "ready";
+  nameBackends(ready);
+  isReady = ready.status === "ready";
+  allowSending();
 });
 jobs.refresh();
 startKeys();
 startPaste();
+
+function nameBackends(ready) {
+  if (!form || form.isNamed || !ready.attention) return;
+  form.composer.nameBackends(ready);
+  form.isNamed = true;
+}
+
+function allowSending() {
+  byId("send").disabled = !form || !isReady;
+}
 
 /** Made while the server still loads, so that a prompt can be written meanwhile. */
 async function makeForm(ready) {
@@ -52,6 +61,8 @@ async function makeForm(ready) {
     form = { composer, problems, estimate, isNamed: false };
     byId("form").hidden = false;
     byId("form-waits").hidden = true;
+    nameBackends(ready);
+    allowSending();
   } catch (error) {
     byId("form-waits").textContent = `The form can't be made: ${error.message}`;
   } finally {
@@ -92,7 +103,7 @@ async function send(request, files) {
     return false;
   } finally {
     button.removeAttribute("aria-busy");
-    button.disabled = false;
+    allowSending();
     button.focus();
   }
 }

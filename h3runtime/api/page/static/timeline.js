@@ -9,6 +9,7 @@ const KINDS = ["image", "video", "audio"];
 /** ends(): {first, last} media at the ends, or null. continued(): frames of another clip's end that lie at 0. */
 export function createTimeline({ frames, ends, continued, onChange }) {
   let guides = [];
+  let drawn = "";
   const ruler = el("div", { class: "ruler", "aria-hidden": "true" });
   const lanes = Object.fromEntries(KINDS.map((kind) => [kind, el("div", { class: `lane ${kind}` })]));
   const track = el("div", { class: "track", role: "group" }, ruler, ...Object.values(lanes));
@@ -164,9 +165,20 @@ export function createTimeline({ frames, ends, continued, onChange }) {
     return { images: made, clips: continued() ? [bar] : [] };
   }
 
+  /** What is on the line. While that is the same nothing is put there anew: a guide that is held would be let go. */
+  function onIt() {
+    const { first, last } = ends();
+    return JSON.stringify([guides.map((guide) => guide.id), first?.url, last?.url, continued(), frames()]);
+  }
+
   function draw() {
+    for (const guide of guides) {
+      guide.frame = clamp(guide.frame);
+      place(guide);
+    }
+    if (drawn === onIt()) return;
+    drawn = onIt();
     drawRuler();
-    const held = document.activeElement;
     const still = fixed();
     for (const kind of KINDS) {
       const own = guides.filter((guide) => guide.medium.kind === kind).map((guide) => guide.marker);
@@ -174,14 +186,9 @@ export function createTimeline({ frames, ends, continued, onChange }) {
       fill(lanes[kind], ...others, ...own);
       lanes[kind].hidden = kind !== "image" && own.length + others.length === 0;
     }
-    for (const guide of guides) {
-      guide.frame = clamp(guide.frame);
-      place(guide);
-    }
     fill(rows, ...guides.map((guide) => guide.row.element));
     rows.hidden = guides.length === 0;
     track.setAttribute("aria-label", `Timeline of ${frames()} frames, ${clipLength(frames())}`);
-    if (held !== document.activeElement && held?.isConnected) held.focus();
   }
 
   function changed() {

@@ -30,9 +30,20 @@ export const whole = (value) => value.toLocaleString("en");
 /** `video_decode` -> `video decode`. */
 export const plain = (name) => name.replaceAll("_", " ");
 
+const NAMES = {
+  n: "number of clips",
+  crf: "CRF (quality of the picture)",
+  fps: "frame rate",
+  loras: "LoRAs",
+  callback_url: "callback URL",
+  output: "file name",
+  sha256: "SHA-256",
+  bytes: "size",
+};
+
 /** `aspect_ratio` -> `Aspect ratio`. */
 export function title(name) {
-  const text = plain(name);
+  const text = NAMES[name] ?? plain(name);
   return text.charAt(0).toUpperCase() + text.slice(1);
 }
 

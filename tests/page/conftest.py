@@ -1,0 +1,56 @@
+"""One server with the fake engine and one browser for all tests of the page, and a fresh browser context for each test.
+
+Package fixtures, not session ones: while Playwright runs, no other test of the thread could use asyncio.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+from h3runtime.jobs.engine_process import EngineRecipe
+from tests.api.conftest import quiet
+from tests.api.server import Running, running
+from tests.page.driver import Site, opened
+from tests.page.engine import play_clip, sound
+
+HINT = "these tests need Chromium: apt-get install chromium (and pip install playwright)"
+ENGINE = EngineRecipe("tests.page.engine:create")
+
+__all__ = ["quiet"]
+
+
+@pytest.fixture(scope="package")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("page") / "data", recipe=ENGINE) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = shutil.which("chromium")
+    assert path is not None, HINT
+    with sync_playwright() as playwright:
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], headless=True)
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def site(server: Running, browser: Browser) -> Iterator[Site]:
+    """The page of the shared server, open and ready. Whatever the browser complains about fails the test."""
+    with opened(browser, server) as found:
+        yield found
+
+
+@pytest.fixture(scope="package")
+def media(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`clip.mp4` (3 s, with sound), `voice.wav` (3 s)."""
+    folder = tmp_path_factory.mktemp("media")
+    play_clip(folder / "clip.mp4", 128, 64, 72, 0)
+    sound(folder / "voice.wav", 3.0)
+    return folder
