@@ -17,14 +17,13 @@ from h3runtime.api.rules.guides import judge_guides
 from h3runtime.api.rules.length import judge_length
 from h3runtime.api.rules.levels import judge_levels
 from h3runtime.api.rules.masks import judge_masks
-from h3runtime.api.rules.output import SUFFIX, judge_output
+from h3runtime.api.rules.output import judge_output
 from h3runtime.api.rules.plan import judge_plan
 from h3runtime.api.rules.references import judge_references
 from h3runtime.api.rules.task import judge_task
 from h3runtime.api.rules.verdict import Verdict
 
 __all__ = [
-    "SUFFIX",
     "Backends",
     "Verdict",
     "judge_backends",

@@ -8,12 +8,11 @@ from h3runtime.api.rules.verdict import Verdict
 from h3runtime.core import Container
 from h3runtime.media.formats import CONTAINERS, suffix_of
 
-SUFFIX = ".mp4"
 MAX_NAME_BYTES = 200
 """Of 255 that file systems take: the rest is for the suffixes of what lies beside a clip."""
 
 
-def judge_output(name: str | None, outputs: Path, verdict: Verdict, container: Container = "mp4") -> None:
+def judge_output(name: str | None, outputs: Path, verdict: Verdict, container: Container) -> None:
     """A bare name below the output root, that can't lead anywhere else and ends like its container. Where `format`
     can't be read, any container's suffix will do."""
     if name is None:
