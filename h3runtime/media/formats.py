@@ -76,11 +76,9 @@ class FormatWish:
     @classmethod
     def of(cls, raw: object) -> FormatWish:
         """Of a raw `format` object, whatever it is: what isn't legal by itself is told elsewhere, and left out here."""
-        given = dict(raw) if isinstance(raw, Mapping) else {}
-        bits = given.get("audio_bitrate")
-        if isinstance(bits, str) and re.fullmatch(r"[0-9]{1,6}k", bits):
-            given["audio_bitrate"] = int(bits[:-1]) * 1000
-        return cls(**{name: value for name, value in given.items() if _is_legal(name, value)})
+        given = raw if isinstance(raw, Mapping) else {}
+        taken = {name: _taken(name, given[name]) for name in cls.__slots__ if name in given}
+        return cls(**taken)
 
 
 def suffix_of(container: Container) -> str:
@@ -220,16 +218,18 @@ _CHOICES: Mapping[str, tuple[Any, ...]] = {
     "sample_rate": get_args(SampleRate),
     "loudness": get_args(Loudness),
 }
+_RANGES: Mapping[str, tuple[float, float]] = {"fps": FPS_RANGE, "crf": CRF_RANGE, "audio_bitrate": (1, math.inf)}
 
 
-def _is_legal(name: str, value: object) -> bool:
-    """Whether a field's value can be taken as it is."""
-    if isinstance(value, bool):
-        return False
+def _taken(name: str, value: object) -> Any:
+    """A field's value where it is legal, as the legal one (48000 of 48000.0), else None."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
     if name in _CHOICES:
-        return isinstance(value, str | int) and value in _CHOICES[name]
-    if name == "fps":
-        return isinstance(value, int | float) and math.isfinite(value) and FPS_RANGE[0] <= value <= FPS_RANGE[1]
-    if name == "crf":
-        return isinstance(value, int) and CRF_RANGE[0] <= value <= CRF_RANGE[1]
-    return name == "audio_bitrate" and isinstance(value, int)
+        return next((choice for choice in _CHOICES[name] if choice == value), None)
+    if name == "audio_bitrate" and isinstance(value, str):
+        return int(value[:-1]) * 1000 if re.fullmatch(r"[0-9]{1,6}k", value) else None
+    if isinstance(value, str) or (name != "fps" and isinstance(value, float)):
+        return None
+    low, high = _RANGES[name]
+    return value if low <= value <= high else None

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from h3runtime.core import AudioCodec, Container, EncodeSettings, PixelFormat, VideoCodec
 from h3runtime.media.ffmpeg import FFmpeg
@@ -75,6 +77,7 @@ def test_what_each_container_holds() -> None:
         ({"container": "webm", "sample_rate": 32000}, ["sample_rate"]),
         ({"audio_codec": "opus", "sample_rate": 44100}, ["sample_rate", "audio_codec"]),
         ({"audio_codec": "opus", "sample_rate": 48000}, []),
+        ({"audio_codec": "opus", "sample_rate": 44100.0}, ["sample_rate", "audio_codec"]),
         ({"audio_codec": "flac", "audio_bitrate": 128000}, ["audio_bitrate", "audio_codec"]),
         ({"container": "mkv", "audio_codec": "pcm_s16le", "audio_bitrate": "128k"}, ["audio_bitrate", "audio_codec"]),
         ({"audio_codec": "aac", "audio_bitrate": "128k"}, []),
@@ -85,6 +88,20 @@ def test_what_each_container_holds() -> None:
 )  # fmt: skip
 def test_fields_that_clash_are_both_named(raw, wrong: list[str]) -> None:
     assert fields(raw) == wrong
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["webm", "opus", "64k"]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=4,
+)
+
+
+@given(JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(FormatWish.__slots__, JSON)))
+def test_no_json_is_too_odd_to_be_judged(raw) -> None:
+    for offence in judge_format(raw, FULL):
+        assert offence.field.startswith("format.") and offence.legal
+    assert settle(FormatWish.of(raw)).container in CONTAINERS
 
 
 def test_a_clash_says_what_would_go() -> None:
