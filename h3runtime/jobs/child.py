@@ -38,6 +38,8 @@ from h3runtime.jobs.messages import (
 from h3runtime.jobs.processes import end_descendants
 from h3runtime.media.delivery import FULL
 from h3runtime.observe import logs
+from h3runtime.observe.private import keep_private, privacy
+from h3runtime.observe.spans import span
 
 BEAT_SECONDS = 1.0
 
@@ -82,14 +84,18 @@ def _load(factory: str, arguments: tuple[Any, ...], wire: _Wire) -> Engine:
 
 def _compute(engine: Engine, work: Compute, wire: _Wire) -> Made | Failed:
     job_id = work.spec.job_id
+    named = {"job_id": job_id, "request_id": work.request_id}
 
     def on_progress(progress: Progress) -> None:
         wire.send(Advanced(job_id, progress))
 
-    try:
-        return Made(job_id, engine.generate(work.spec, on_progress, lambda: wire.is_stopped(job_id)))
-    except Exception as error:
-        return Failed(job_id, _as_job_error(error, job_id))
+    with structlog.contextvars.bound_contextvars(**named), privacy():
+        keep_private(work.spec.prompt)
+        try:
+            with span("job", task=str(work.spec.task), **named):
+                return Made(job_id, engine.generate(work.spec, on_progress, lambda: wire.is_stopped(job_id)))
+        except Exception as error:
+            return Failed(job_id, _as_job_error(error))
 
 
 def _weigh(engine: Engine, wire: _Wire) -> None:
@@ -100,16 +106,18 @@ def _weigh(engine: Engine, wire: _Wire) -> None:
 
 
 def _estimate(engine: Engine, asked: Weigh) -> Estimate | H3Error:
-    try:
-        return engine.estimate(asked.spec)
-    except H3Error as error:
-        return error
-    except Exception as error:
-        log.error("estimate_bug", exc_info=error)
-        return InternalError("the request could not be estimated")
+    with privacy():
+        keep_private(asked.spec.prompt)
+        try:
+            return engine.estimate(asked.spec)
+        except H3Error as error:
+            return error
+        except Exception as error:
+            log.error("estimate_bug", exc_info=error)
+            return InternalError("the request could not be estimated")
 
 
-def _as_job_error(error: Exception, job_id: str) -> H3Error:
+def _as_job_error(error: Exception) -> H3Error:
     """What isn't ours is told without its text, which may hold anything; the log has it whole."""
     if isinstance(error, H3Error):
         return error
@@ -117,7 +125,7 @@ def _as_job_error(error: Exception, job_id: str) -> H3Error:
         return OutOfMemory("the host's memory is full")
     if isinstance(error, OSError) and error.errno in FULL:
         return JobDiskFull("the disk is full")
-    log.error("engine_bug", job_id=job_id, exc_info=error)
+    log.error("engine_bug", exc_info=error)
     return JobError("the engine met an internal error")
 
 

@@ -55,10 +55,10 @@ class EngineProcess:
         assert self._process.pid is not None
         return self._process.pid
 
-    def compute(self, spec: GenerateSpec) -> None:
+    def compute(self, spec: GenerateSpec, request_id: str = "") -> None:
         """Hand it a job. Kills by the kernel before that aren't this job's end."""
         self._kills_before = oom_kills()
-        self.send(Compute(spec))
+        self.send(Compute(spec, request_id))
 
     def send(self, message: ToEngine) -> None:
         # A process that has just died says so on the reading side.

@@ -1,4 +1,4 @@
-"""What the log says of a job at its start and at its end: no prompt, no path, no key."""
+"""What the log says of a job at its start and at its end: no path, no key, and the prompt only if it was asked for."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 import structlog
 
 from h3runtime.jobs.job import Job, Status
+from h3runtime.observe.logs import log_prompt
 
 log = structlog.get_logger("h3runtime.jobs")
 
 
 def log_start(job: Job) -> None:
     log.info("generate_start", **_told(job))
+    log_prompt(job.id, job.spec.prompt)
 
 
 def log_end(job: Job) -> None:

@@ -12,9 +12,10 @@ from h3runtime.errors import H3Error
 
 @dataclass(frozen=True, slots=True)
 class Compute:
-    """To the engine: make this clip. Sent only while it has no other."""
+    """To the engine: make this clip. Sent only while it has no other. request_id: of the request that asked for it."""
 
     spec: GenerateSpec
+    request_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
