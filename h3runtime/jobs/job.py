@@ -51,8 +51,9 @@ class Job:
     checkpoint: `EngineFacts.checkpoint` it was admitted under, or the first one loaded after that. It never changes.
     owner: name of the key that sent it, "" where the server asks for none. order: of what was asked, and its key.
     attempt: how often an engine has begun it. work: what it asks of each stage, None if nobody could tell.
-    expires_at: when its clip goes, set at the end. waited, lasted: seconds from its arrival to its beginning and to its
-    end by a clock that nobody sets; None where one process didn't see both.
+    stopping: somebody cancelled it while it computed. expires_at: when its clip goes, set at the end. waited, lasted:
+    seconds from its arrival to its beginning and to its end by a clock that nobody sets; None where one process didn't
+    see both.
     """
 
     spec: GenerateSpec
@@ -70,6 +71,7 @@ class Job:
     order: Order = Order()  # frozen
     attempt: int = 0
     work: Work | None = None
+    stopping: bool = False
     expires_at: datetime | None = None
     waited: float | None = None
     lasted: float | None = None

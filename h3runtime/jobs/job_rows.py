@@ -11,8 +11,12 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import structlog
+
 from h3runtime.jobs.job import Job
 from h3runtime.jobs.rows import job_of, spec_text, state_text
+
+log = structlog.get_logger("h3runtime.jobs")
 
 LIVE = "status IN ('queued', 'running')"
 
@@ -50,14 +54,31 @@ def remove(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
 
 
 def read(connection: sqlite3.Connection, job_id: str) -> Kept | None:
-    found = connection.execute("SELECT spec, state, event FROM jobs WHERE id = ?", (job_id,)).fetchone()
-    return None if found is None else Kept(job_of(found[0], found[1]), found[2])
+    """None if it isn't there."""
+    found = connection.execute("SELECT id, spec, state, event FROM jobs WHERE id = ?", (job_id,)).fetchone()
+    return None if found is None else _kept(*found)
+
+
+def read_all(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, Kept]:
+    """Those that are there, by id."""
+    marks = ",".join("?" * len(ids))
+    rows = connection.execute(f"SELECT id, spec, state, event FROM jobs WHERE id IN ({marks})", ids).fetchall()
+    return {row[0]: kept for row in rows if (kept := _kept(*row)) is not None}
 
 
 def live(connection: sqlite3.Connection) -> list[Kept]:
     """Jobs that haven't ended, in order of arrival."""
-    rows = connection.execute(f"SELECT spec, state, event FROM jobs WHERE {LIVE} ORDER BY seq").fetchall()
-    return [Kept(job_of(spec, state), event) for spec, state, event in rows]
+    rows = connection.execute(f"SELECT id, spec, state, event FROM jobs WHERE {LIVE} ORDER BY seq").fetchall()
+    return [kept for kept in (_kept(*row) for row in rows) if kept is not None]
+
+
+def _kept(job_id: str, spec: str, state: str, event: int) -> Kept | None:
+    """None, and a line in the log, for what can't be read: one such row must not take all others with it."""
+    try:
+        return Kept(job_of(spec, state), event)
+    except ValueError as error:
+        log.error("job_unreadable", job_id=job_id, exc_info=error)
+        return None
 
 
 def place_of(connection: sqlite3.Connection, job_id: str) -> int | None:
@@ -66,19 +87,15 @@ def place_of(connection: sqlite3.Connection, job_id: str) -> int | None:
     return None if found is None else int(found[0])
 
 
-def page(
-    connection: sqlite3.Connection, limit: int, beyond: int | None, owner: str | None, oldest_first: bool = False
-) -> list[str]:
-    """Up to `limit` ids, newest first, of jobs that came before the place `beyond`; or oldest first, after it."""
-    where: list[str] = []
-    values: list[object] = []
+def page(connection: sqlite3.Connection, limit: int, past: int | None, owner: str | None, rising: bool) -> list[str]:
+    """Up to `limit` ids from the place `past` on: newest first, or in order of arrival."""
+    conditions, values = ["1"], list[object]()
     if owner is not None:
-        where, values = ["owner = ?"], [owner]
-    if beyond is not None:
-        where, values = [*where, "seq > ?" if oldest_first else "seq < ?"], [*values, beyond]
-    condition, way = f"WHERE {' AND '.join(where)}" if where else "", "ASC" if oldest_first else "DESC"
-    rows = connection.execute(f"SELECT id FROM jobs {condition} ORDER BY seq {way} LIMIT ?", (*values, limit))
-    return [row[0] for row in rows.fetchall()]
+        conditions, values = ["owner = ?"], [owner]
+    if past is not None:
+        conditions, values = [*conditions, f"seq {'>' if rising else '<'} ?"], [*values, past]
+    query = f"SELECT id FROM jobs WHERE {' AND '.join(conditions)} ORDER BY seq {'ASC' if rising else 'DESC'} LIMIT ?"
+    return [row[0] for row in connection.execute(query, (*values, limit)).fetchall()]
 
 
 def by_key(connection: sqlite3.Connection, owner: str, key: str) -> str | None:

@@ -11,17 +11,17 @@ from collections.abc import Callable
 
 import structlog
 
-FLUSH_SECONDS = 1.0
+TICK_SECONDS = 1.0
 """How often progress is written, and a store that was full or held is tried again."""
 
 log = structlog.get_logger("h3runtime.jobs")
 
 
 class Keeper:
-    """Calls `flush` each second and `sweep` every `pause` seconds, in a thread of its own."""
+    """Calls `tick` each second and `sweep` every `pause` seconds, in a thread of its own."""
 
-    def __init__(self, sweep: Callable[[], object], flush: Callable[[], object], pause: float) -> None:
-        self._sweep, self._flush, self._pause = sweep, flush, pause
+    def __init__(self, sweep: Callable[[], object], tick: Callable[[], object], pause: float) -> None:
+        self._sweep, self._tick, self._pause = sweep, tick, pause
         self._leaving = threading.Event()
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
 
@@ -39,11 +39,11 @@ class Keeper:
     def _run(self) -> None:
         due = time.monotonic()
         while True:
-            _guarded(self._flush)
+            _guarded(self._tick)
             if time.monotonic() >= due:
                 _guarded(self._sweep)
                 due = time.monotonic() + self._pause
-            if self._leaving.wait(min(FLUSH_SECONDS, self._pause)):
+            if self._leaving.wait(min(TICK_SECONDS, self._pause)):
                 return
 
 

@@ -9,8 +9,8 @@ computing, is in line again after a restart (`restart`).
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +25,16 @@ from h3runtime.errors import (
     Interrupted,
     JobCancelled,
     JobNotFound,
-    Offence,
-    OutputExists,
     QueueFull,
 )
 from h3runtime.jobs import output_rows
 from h3runtime.jobs.clock import Clock
 from h3runtime.jobs.files import Folders
+from h3runtime.jobs.history import History, learned, left_of
 from h3runtime.jobs.keeper import Keeper
 from h3runtime.jobs.line import Line
 from h3runtime.jobs.log_lines import job_timings, log_end, log_start
+from h3runtime.jobs.names import OutputNames
 from h3runtime.jobs.outputs import Placement, as_final, outputs_of, placements
 from h3runtime.jobs.previews import Previews
 from h3runtime.jobs.publish import Lost, place, withdraw
@@ -66,12 +66,16 @@ class JobQueue:
         self._clock = clock or Clock()
         self._retention = Retention(table, folders, self._clock)
         self._previews = Previews(folders)
-        self._keeper = Keeper(self.sweep, self.table.flush, self._retention.pause)
+        self._keeper = Keeper(self.sweep, self.tick, self._retention.pause)
         self._changed = threading.Condition(threading.RLock())
         self._line = Line()
         self._running: str | None = None
-        self._coming = 0
-        self._promised: set[Path] = set()
+        self._coming: set[str] = set()
+        self._inherited: set[str] = set()
+        self._facts: EngineFacts | None = None
+        self._began = 0.0
+        self.history = History(table.store)
+        self._names = OutputNames(table)
         self._arrived: dict[str, float] = {}
         self._doomed: dict[str, Job | None] = {}
         self._ended_early: list[Job] = []
@@ -105,24 +109,16 @@ class JobQueue:
             if self._closed:
                 raise Draining("the server is shutting down and takes no new jobs")
             # The limit counts jobs that wait; with the engine idle, the first in line is as good as taken.
-            if len(self._line) + self._coming >= self.limit + (self._running is None):
+            if len(self._line) + len(self._coming) >= self.limit + (self._running is None):
                 raise QueueFull(f"{self.limit} jobs are waiting already")
 
     def reserve(self, owner: str, key: str) -> AbstractContextManager[None]:
         """Be the only one who admits under this `Idempotency-Key`; blocks while another does. "" reserves nothing."""
         return self._reservations.hold(owner, key)
 
-    @contextmanager
-    def promise_outputs(self, outputs: frozenset[Path], overwrite: bool) -> Iterator[None]:
+    def promise_outputs(self, outputs: frozenset[Path], overwrite: bool) -> AbstractContextManager[None]:
         """Hold names while a request is being admitted. `OutputExists` if a file, a live job or a request has one."""
-        with self._changed:
-            self._check_outputs(outputs, overwrite)
-            self._promised |= outputs
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._promised -= outputs
+        return self._names.promise(outputs, overwrite)
 
     def admit(
         self,
@@ -152,26 +148,31 @@ class JobQueue:
         )
         with self._changed:
             self.check_room()
-            self._coming += 1
+            self._coming.add(job.id)
         try:
             # Not under the lock: the disk takes its time.
             self.table.add(job)
-        except BaseException:
             with self._changed:
-                self._coming -= 1
-            raise
-        with self._changed:
-            self._coming -= 1
-            self._line.add(job)
-            self._arrived[job.id] = self._clock.steady()
+                self._line.add(job)
+                self._arrived[job.id] = self._clock.steady()
+        finally:
+            with self._changed:
+                self._coming.discard(job.id)
+                self._changed.notify_all()
         self.on_waiting()
         return job
 
     def cancel(self, job_id: str) -> bool:
         """A waiting job ends at once. True if the job is computing, so that the engine must be told."""
         with self._changed:
+            # One that has just been kept is in line in a moment.
+            self._changed.wait_for(lambda: job_id not in self._coming)
             if job_id not in self._line:
-                return self._running == job_id
+                if self._running != job_id:
+                    return False
+                # Kept, so that a crash in the next moment doesn't bring it back.
+                self.table.change(job_id, stopping=True)
+                return True
             self._line.remove(job_id)
         self._end(job_id, Status.CANCELLED)
         return False
@@ -203,6 +204,35 @@ class JobQueue:
     def sweep(self) -> None:
         """Let clips and rows go whose time is over, and find those that somebody took away."""
         self._retention.sweep()
+
+    def predict(self, work: Work | None) -> dict[str, float] | None:
+        """Seconds by stage and `total` that a request would take here, by what others took; None if that can't be
+        told."""
+        return self.history.predict(work, self._facts) if work is not None and self._facts is not None else None
+
+    def ahead_of(self, job_id: str) -> float | None:
+        """Seconds until a waiting job begins: the rest of what computes, and what is before it. None if that can't be
+        told."""
+        live = self.table.live()
+        running = [job for job in live if job.status is Status.RUNNING]
+        waiting = sorted((job for job in live if job.status is Status.QUEUED), key=lambda job: -job.order.priority)
+        ids = [job.id for job in waiting]
+        return left_of([*running, *waiting[: ids.index(job_id)]], self.predict) if job_id in ids else None
+
+    def tick(self) -> None:
+        """What is to be done about once a second: write what isn't written, and tell waiting jobs how long."""
+        self.table.flush()
+        for job in self.table.live():
+            if job.status is Status.QUEUED and not self._closed:
+                self._tell_wait(job)
+
+    def _tell_wait(self, job: Job) -> None:
+        eta, known = self.ahead_of(job.id), job.progress.eta_seconds
+        # By the second: less is no news.
+        if (eta is None) is not (known is None) or (eta is not None and known is not None and abs(eta - known) >= 1):
+            with self._changed:
+                if job.id in self._line:
+                    self.table.change(job.id, progress=replace(job.progress, eta_seconds=eta))
 
     def close(self) -> None:
         """Take no more jobs and hand out none; those that wait stay in line for the next process."""
@@ -248,8 +278,10 @@ class JobQueue:
         """Keep the newest sign of life; the fraction never falls, whatever the engine says."""
         if progress.preview is not None:
             self._previews.keep(job_id, progress.preview)
-        fraction = max(progress.fraction, self.table.get(job_id).progress.fraction)
-        shown = replace(progress, fraction=min(1.0, fraction), preview=None)
+        job = self.table.get(job_id)
+        fraction = min(1.0, max(progress.fraction, job.progress.fraction))
+        eta = self._eta(job) if progress.eta_seconds is None else progress.eta_seconds
+        shown = replace(progress, fraction=fraction, eta_seconds=eta, preview=None)
         self.on_progress(self.table.change(job_id, progress=shown))
 
     def succeeded(self, job_id: str, clip: Clip) -> None:
@@ -259,20 +291,27 @@ class JobQueue:
 
     def failed(self, job_id: str, error: H3Error) -> None:
         """The job ended without a clip; a cancelled one is not a failure, and an interrupted one may begin again."""
-        if isinstance(error, Interrupted) and self.table.get(job_id).attempt < ATTEMPTS:
+        job = self.table.get(job_id)
+        is_interrupted = isinstance(error, Interrupted)
+        if is_interrupted and job.attempt < ATTEMPTS and not job.stopping:
             self._requeue(job_id)
-        elif isinstance(error, JobCancelled):
+        elif isinstance(error, JobCancelled) or (is_interrupted and job.stopping):
             self._end(job_id, Status.CANCELLED)
         else:
             self._end(job_id, Status.FAILED, error=error)
 
-    def fail_waiting(self, error: H3Error) -> None:
-        while True:
-            with self._changed:
-                if not self._line:
-                    return
-                job_id = self._line.pop()
+    def fail_waiting(self, error: H3Error, *, inherited: bool = True) -> None:
+        """End those that wait. inherited: those of an earlier process too."""
+        with self._changed:
+            failing = [job_id for job_id in self._line if inherited or job_id not in self._inherited]
+            for job_id in failing:
+                self._line.remove(job_id)
+        for job_id in failing:
             self._end(job_id, Status.FAILED, error=error)
+
+    def engine_loaded(self, facts: EngineFacts) -> None:
+        """What predictions are about from now on."""
+        self._facts = facts
 
     def _restart(self) -> None:
         """Take up what an earlier process left: publish results, put the rest in line, remove what is nobody's."""
@@ -285,16 +324,18 @@ class JobQueue:
                 at = job.progress
                 why = Interrupted("the server ended before the job was done", stage=at.stage, step=at.step)
                 self.failed(job.id, why)
+        self._inherited = set(self._line)
         self._retention.remove_orphans()
 
     def _begin(self, job_id: str, facts: EngineFacts, first: bool) -> Job:
         job = self.table.get(job_id)
         arrived = self._arrived.get(job_id)
+        self._began = self._clock.steady()
         return self.table.change(
             job_id,
             status=Status.RUNNING,
             started_at=self._clock.now(),
-            waited=None if arrived is None else self._clock.steady() - arrived,
+            waited=None if arrived is None else self._began - arrived,
             first_after_start=first,
             attempt=job.attempt + 1,
             spec=_with_backends(job.spec, facts),
@@ -316,7 +357,19 @@ class JobQueue:
         except H3Error as error:
             self._end(job.id, Status.FAILED, error=error, clip=None)
         else:
+            self._learn(ended)
             self._tell_end(ended)
+
+    def _learn(self, job: Job) -> None:
+        if job.clip is None or job.first_after_start or self._facts is None:
+            return
+        if (work := learned(job.work, job.clip.timings)) is not None:
+            self.history.learn(work, job.checkpoint or self._facts.checkpoint, self._facts.device)
+
+    def _eta(self, job: Job) -> float | None:
+        """Of a job that computes: what it would take in all, less what it has had."""
+        seconds = self.predict(job.work)
+        return None if seconds is None else max(0.0, seconds["total"] - (self._clock.steady() - self._began))
 
     def _hold_to(self, checkpoint: str) -> None:
         changed = []
@@ -390,18 +443,6 @@ class JobQueue:
         if self._running == job_id:
             self._running = None
         self._changed.notify_all()
-
-    def _check_outputs(self, outputs: frozenset[Path], overwrite: bool) -> None:
-        held = self._promised.union(*(outputs_of(job.spec) for job in self.table.live()))
-        for output in sorted(outputs):
-            if output in held:
-                raise _taken(output, "another job that hasn't ended holds this name", "a name that no live job holds")
-            if not overwrite and (output.exists() or output.is_symlink()):
-                raise _taken(output, "a file of this name exists", "a new name, or overwrite: true")
-
-
-def _taken(output: Path, why: str, legal: str) -> OutputExists:
-    return OutputExists(f"output {output.name!r}: {why}", [Offence("output", why, legal)])
 
 
 def _with_backends(spec: GenerateSpec, facts: EngineFacts) -> GenerateSpec:

@@ -50,6 +50,7 @@ class State:
     order: Order
     attempt: int
     work: Work | None
+    stopping: bool = False
     expires_at: datetime | None = None
     waited: float | None = None
     lasted: float | None = None
@@ -70,15 +71,23 @@ def state_text(job: Job) -> str:
 
 def job_of(spec: str, state: str) -> Job:
     """The job that both texts tell of. ValueError if they can't be read."""
-    kept: State = _adapter(State).validate_python(json.loads(state))
+    kept: State = _value(State, state)
     shared = {name: getattr(kept, name) for name in State.__dataclass_fields__ if name != "failure"}
     error = _error(kept.failure) if kept.failure else None
-    return Job(spec=_adapter(GenerateSpec).validate_python(json.loads(spec)), error=error, **shared)
+    return Job(spec=_value(GenerateSpec, spec), error=error, **shared)
 
 
 def _text(kind: type, value: object) -> str:
     # Through Python's own JSON, which keeps what isn't finite; checks may hold such figures.
     return json.dumps(_adapter(kind).dump_python(value, mode="json", warnings=False), separators=(",", ":"))
+
+
+def _value(kind: type, text: str) -> Any:
+    try:
+        return _adapter(kind).validate_json(text)
+    except ValueError:
+        # Half as fast, but it takes lone surrogates, by which Python spells names that aren't UTF-8.
+        return _adapter(kind).validate_python(json.loads(text))
 
 
 @cache

@@ -15,6 +15,7 @@ import os
 import shutil
 import sqlite3
 import threading
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -43,22 +44,33 @@ class JobStore:
         # What is in memory has one connection, and so one lock.
         self._reader = _connect_to_read(path) if path else self._writer
         self._reading = threading.RLock() if path else self._writing
+        # Whoever forgets a store closes it.
+        weakref.finalize(self, _close, self._reader, self._writer)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """One transaction, on disk when the block is left. `DiskFull`, `NotReady`: nothing of it is."""
-        with self._writing, self._typed():
-            if self._writer.in_transaction:
-                yield self._writer
-                return
-            self._writer.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._writer
-                self._writer.execute("COMMIT")
-            except BaseException:
-                with suppress(sqlite3.Error):
-                    self._writer.execute("ROLLBACK")
-                raise
+        if not self._writing.acquire(timeout=BUSY_SECONDS):
+            raise NotReady("the record of jobs is being written; try again in a moment")
+        try:
+            with self._typed(), self._transaction() as connection:
+                yield connection
+        finally:
+            self._writing.release()
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        if self._writer.in_transaction:
+            yield self._writer
+            return
+        self._writer.execute("BEGIN IMMEDIATE")
+        try:
+            yield self._writer
+            self._writer.execute("COMMIT")
+        except BaseException:
+            with suppress(sqlite3.Error):
+                self._writer.execute("ROLLBACK")
+            raise
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
@@ -69,8 +81,7 @@ class JobStore:
     def close(self) -> None:
         """Of no effect if it was."""
         with self._writing, self._reading:
-            self._reader.close()
-            self._writer.close()
+            _close(self._reader, self._writer)
 
     @contextmanager
     def _typed(self) -> Iterator[None]:
@@ -92,6 +103,11 @@ class JobStore:
 
     def _is_full(self) -> bool:
         return self.path is not None and shutil.disk_usage(self.path.parent).free < SPARE_BYTES
+
+
+def _close(*connections: sqlite3.Connection) -> None:
+    for connection in connections:
+        connection.close()
 
 
 def _open(path: Path) -> sqlite3.Connection:

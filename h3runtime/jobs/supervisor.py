@@ -8,9 +8,11 @@ reads `state`, one frozen value that is replaced whole. Policy:
     death      the running job fails with `engine_dead`, or `out_of_memory` if the kernel did it for want of memory; the
                process is started again while the budget lasts, and jobs that wait stay in line; beyond the budget, or
                when it can't load what it was given, `dead` for good, and they fail too
-    drain      no new jobs; the running one may finish within its time, is then asked to stop, and at last killed
+    cancel     the engine is asked, and is killed only if it is deaf: after several of the job's own steps
+    drain      no new jobs; the running one may finish within its time, is then asked to stop, and at last killed; it
+               goes back into the line, where the next server finds it
 
-The process itself is `engine_process`'s.
+The numbers are `limits`'s, the process itself is `engine_process`'s.
 """
 
 from __future__ import annotations
@@ -18,10 +20,9 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -41,6 +42,7 @@ from h3runtime.errors import (
 )
 from h3runtime.jobs.engine_process import EngineProcess, EngineRecipe
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
+from h3runtime.jobs.limits import Deaths, Limits, Running
 from h3runtime.jobs.messages import (
     Advanced,
     Failed,
@@ -55,48 +57,13 @@ from h3runtime.jobs.messages import (
 from h3runtime.jobs.outputs import staged
 from h3runtime.jobs.questions import Questions
 from h3runtime.jobs.queue import JobQueue
-from h3runtime.settings import Settings
+
+__all__ = ["Limits", "Supervisor"]
 
 log = structlog.get_logger("h3runtime.supervisor")
 
 LOOK_SECONDS = 0.25
 """How often deadlines are looked at when nothing arrives."""
-FIRST_STAGE = "conditioning"
-"""Where a job is that has shown no sign of life yet."""
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Seconds of silence that are allowed, and how often a process may be started again.
-
-    stages: by `Progress.stage`; until a job's first sign of life the limit of `conditioning` holds. `warming` is the
-    time of one warm-up shape. Loading has none: it is as slow as the disk is.
-    heartbeat: the child beats once a second, but a native call that keeps the interpreter locked delays it.
-    restarts: within `restart_window` seconds. stop_grace: from a request to stop until the kill. leave_grace: to close.
-    """
-
-    stages: Mapping[str, float] = field(default_factory=dict)
-    heartbeat: float = 60.0
-    restarts: int = 3
-    restart_window: float = 600.0
-    stop_grace: float = 4.0
-    leave_grace: float = 3.0
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Limits:
-        stages = {
-            "conditioning": settings.timeout_conditioning,
-            "sampling": settings.timeout_step,
-            "video_decode": settings.timeout_decode,
-            "audio_decode": settings.timeout_decode,
-            "mux": settings.timeout_mux,
-        }
-        # A warm-up shape is a whole job that reports nothing until it is done.
-        stages["warming"] = sum(stages.values())
-        return cls(stages, restarts=settings.restarts, restart_window=settings.restart_window)
-
-    def of_stage(self, stage: str) -> float | None:
-        return self.stages.get(stage, self.stages.get(FIRST_STAGE))
 
 
 class Supervisor:
@@ -110,10 +77,10 @@ class Supervisor:
         self._state = EngineState()
         self._ears, self._bell = multiprocessing.Pipe(duplex=False)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
-        self._deaths: deque[float] = deque()
+        self._deaths = Deaths(limits)
         self._began = time.monotonic()
         self._leaving = threading.Event()
-        self._job: _Running | None = None
+        self._job: Running | None = None
         self._stop_wishes: dict[str, H3Error] = {}
         self._questions = Questions()
         self._jobs_since_start = 0
@@ -214,9 +181,11 @@ class Supervisor:
             self._bury(why)
 
     def _serve_the_dead(self) -> None:
-        """A dead engine's server stays up to say why; whatever slips into the queue fails at once."""
+        """A dead engine's server stays up to say why; whatever slips into the queue fails at once. What an earlier
+        server left waits for one whose engine can be loaded, if this one's never could."""
+        was_loaded = self._state.facts is not None
         while not self._leaving.is_set():
-            self._queue.fail_waiting(EngineDead(f"the engine is dead: {self._state.reason}"))
+            self._queue.fail_waiting(EngineDead(f"the engine is dead: {self._state.reason}"), inherited=was_loaded)
             self._sleep([], None)
 
     def _converse(self, process: EngineProcess) -> H3Error | None:
@@ -257,7 +226,7 @@ class Supervisor:
             return
         if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
             self._jobs_since_start += 1
-            self._job = _Running(taken.id)
+            self._job = Running(taken.id)
             process.compute(staged(taken.spec))
 
     def _hear(self, message: FromEngine, process: EngineProcess) -> H3Error | None:
@@ -310,6 +279,7 @@ class Supervisor:
         self._tell_change(facts)
         self._set(facts=facts, stage="ready", fraction=1.0, cold_start_seconds=cold, loading=None)
         self._set_unless_draining(EngineStatus.READY, "")
+        self._queue.engine_loaded(facts)
         self.on_loaded(facts)
         told = {"device": facts.device, "cold_start_seconds": cold, "checkpoint": facts.checkpoint}
         log.info("engine_ready", **told, **facts.loads())
@@ -324,12 +294,10 @@ class Supervisor:
 
     def _overdue(self, process: EngineProcess) -> H3Error | None:
         now = time.monotonic()
-        job = self._job
-        if job is not None and job.stop_sent is not None and now - job.stop_sent > self._limits.stop_grace:
-            # It doesn't react to being asked, so whoever wanted it stopped gets it stopped.
-            return self._stop_wishes[job.job_id]
-        if job is not None and (limit := self._limits.of_stage(job.stage)) is not None and now - job.moved > limit:
-            return JobTimeout(f"the stage {job.stage} made no progress for {limit:g} s", stage=job.stage, step=job.step)
+        if (job := self._job) is not None:
+            late = job.overdue(self._limits, self._stop_wishes.get(job.job_id))
+            if late is not None:
+                return late
         if (limit := self._limit_of_loading(process)) is not None and now - process.moved > limit:
             stage = self._state.stage
             return JobTimeout(f"the stage {stage} made no progress for {limit:g} s", stage=stage)
@@ -351,12 +319,8 @@ class Supervisor:
             self._queue.failed(job.job_id, why)
         if self._state.status is EngineStatus.DEAD or self._leaving.is_set():
             return
-        now = time.monotonic()
-        self._deaths.append(now)
-        while self._deaths and now - self._deaths[0] > self._limits.restart_window:
-            self._deaths.popleft()
-        if len(self._deaths) > self._limits.restarts:
-            self._die(f"{why.message}; it has died {len(self._deaths)} times in {self._limits.restart_window:g} s")
+        if beyond := self._deaths.add():
+            self._die(f"{why.message}; {beyond}")
             return
         self._set(stage="starting", fraction=0.0, restarts=self._state.restarts + 1, loading=None)
         self._set_unless_draining(EngineStatus.RESTARTING, why.message)
@@ -385,17 +349,3 @@ def reason_of(error: H3Error) -> str:
     said = error.message
     told = [f"{o.field}: {o.message}" for o in error.offences if o.field not in said and o.message not in said]
     return "; ".join([error.message, *told])
-
-
-class _Running:
-    """The job the engine has: where it is, when it last moved, and when it was asked to stop."""
-
-    def __init__(self, job_id: str) -> None:
-        self.job_id = job_id
-        self.stage = FIRST_STAGE
-        self.step: int | None = None
-        self.moved = time.monotonic()
-        self.stop_sent: float | None = None
-
-    def advance(self, progress: Progress) -> None:
-        self.stage, self.step, self.moved = progress.stage, progress.step, time.monotonic()

@@ -104,21 +104,22 @@ class JobTable:
             return [entry.job for entry in self._entries.values() if not entry.job.status.ended]
 
     def page(
-        self, limit: int, after: str | None, owner: str | None = None, oldest_first: bool = False
+        self, limit: int, after: str | None, owner: str | None = None, *, oldest_first: bool = False
     ) -> tuple[list[Job], bool]:
-        """Up to `limit` jobs, newest first, older than the job `after`; and whether there are more. oldest_first: the
-        other way round."""
+        """Up to `limit` jobs, newest first, older than the job `after`, or the other way round; and whether there are
+        more. owner: whose, None for everybody's. `JobNotFound` for `after`."""
         with self._lock:
             gone = self._gone.copy()
         if after is not None and owner is not None:
             self.find(after, owner)
         with self.store.reading() as connection:
-            before = None if after is None else job_rows.place_of(connection, after)
-            if after is not None and (before is None or after in gone):
+            past = None if after is None else job_rows.place_of(connection, after)
+            if after is not None and (past is None or after in gone):
                 raise _not_found(after)
-            found = job_rows.page(connection, limit + 1 + len(gone), before, owner, oldest_first)
-        ids = [job_id for job_id in found if job_id not in gone]
-        return [job for job in map(self._if_there, ids[:limit]) if job is not None], len(ids) > limit
+            found = job_rows.page(connection, limit + 1 + len(gone), past, owner, oldest_first)
+            ids = [job_id for job_id in found if job_id not in gone]
+            jobs = self._read(connection, ids[:limit])
+        return [jobs[job_id] for job_id in ids[:limit] if job_id in jobs], len(ids) > limit
 
     def change(self, job_id: str, *, also: Also | None = None, **changes: Any) -> Job:
         """Replace a job's fields. The first end stands: after it, a success may still expire and nothing else."""
@@ -242,11 +243,11 @@ class JobTable:
             raise _not_found(job_id)
         return _Entry(kept.job, EventLog(kept.event))
 
-    def _if_there(self, job_id: str) -> Job | None:
-        try:
-            return self.get(job_id)
-        except JobNotFound:
-            return None
+    def _read(self, connection: sqlite3.Connection, ids: list[str]) -> dict[str, Job]:
+        with self._lock:
+            jobs = {job_id: self._entries[job_id].job for job_id in ids if job_id in self._entries}
+        kept = job_rows.read_all(connection, [job_id for job_id in ids if job_id not in jobs])
+        return jobs | {job_id: row.job for job_id, row in kept.items()}
 
     def _save(self, job: Job, event: int, what: _Unsaved) -> None:
         """To the store, or to what it lacks. With something lacking already nothing is tried: who holds the file up

@@ -19,16 +19,30 @@ from h3runtime.core import (
     ComponentFacts,
     EncodeSettings,
     EngineFacts,
+    Estimate,
     GenerateSpec,
     GuideInput,
     MediaFile,
     Progress,
     SamplerSettings,
     Task,
+    Work,
 )
 from h3runtime.errors import H3Error, JobError, JobTimeout, Offence
 from h3runtime.jobs import messages
-from h3runtime.jobs.messages import Advanced, Beat, Compute, Failed, Leave, Loaded, LoadFailed, Made, Stop
+from h3runtime.jobs.messages import (
+    Advanced,
+    Beat,
+    Compute,
+    Failed,
+    Leave,
+    Loaded,
+    LoadFailed,
+    Made,
+    Stop,
+    Weigh,
+    Weighed,
+)
 
 OFFENCES = (Offence("width", "847 is not legal", "832 or 864"), Offence("prompt", "is missing"))
 BACKENDS = BackendChoice("sdpa", "auto", ("sdpa",), {"sdpa": "reference"}, {"sage2": "no GPU"})
@@ -45,7 +59,7 @@ SPEC = GenerateSpec(
     output=Path("/out/a.mp4"),
     scratch=Path("/tmp/a"),
     guides=(GuideInput("first_frame", 0, picture=MediaFile(Path("/in/a"), "first_frame", "ab" * 32), shown=True),),
-    encode=EncodeSettings("none", 20, 128_000),
+    encode=EncodeSettings(crf=20, audio_bitrate=128_000, loudness="none"),
     diagnostics=True,
     request={"prompt": "x", "format": {"crf": 20}},
 )
@@ -70,6 +84,7 @@ TIMEOUT = JobTimeout("silent", OFFENCES, stage="sampling", step=3)
 MESSAGES = (
     Compute(SPEC),
     Stop("a"),
+    Weigh(1, SPEC),
     Leave(),
     Beat(),
     Advanced(None, Progress("loading", 1, 4, 0.5, 2.0)),
@@ -77,6 +92,7 @@ MESSAGES = (
     LoadFailed(errors.CheckpointError("dit.safetensors: x is missing", OFFENCES)),
     Made("a", CLIP),
     Failed("a", TIMEOUT),
+    Weighed(1, Estimate({"text": 5}, 4, Work({"sampling": 1e12}), {"weights": 3}, 5, 4, "64x64")),
 )
 
 

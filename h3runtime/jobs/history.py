@@ -1,0 +1,159 @@
+"""How long a request will take, from what finished ones took on this machine.
+
+A request's `Work` counts operations by stage; the same work takes the same time. For each stage the newest finished
+jobs of the same checkpoint and device are fitted with
+
+    seconds = a + b * work,    a, b >= 0,    minimising the sum of ((a + b * work - seconds) / seconds)^2
+
+so that a short clip counts as much as a long one. One amount of work alone can't tell a from b: then a = 0. While there
+are fewer than `ENOUGH` jobs, the engine's own warm-up clips are part of the history. Jobs that were the first after a
+start are left out: they pay for what later ones find done. `queue` teaches and asks; kept in the table `timings`, so
+that it outlives the rows of jobs.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+
+from h3runtime.core import EngineFacts, Work
+from h3runtime.errors import NotReady
+from h3runtime.jobs.job import Job, Status
+from h3runtime.jobs.store import JobStore
+
+NEWEST = 200
+"""Jobs that are fitted: drivers and loads change."""
+ENOUGH = 3
+"""Jobs by which warm-up clips are not needed any more; they also pay for compilation."""
+SHORTEST = 1e-3
+"""Seconds under which a stage counts as so long: the clock's and the pipe's own noise."""
+
+Predict = Callable[[Work | None], Mapping[str, float] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """seconds = a + b * work."""
+
+    a: float
+    b: float
+
+    def seconds(self, work: float) -> float:
+        return self.a + self.b * work
+
+
+class History:
+    """Of one store. Safe to use from any thread; nothing blocks on a writer."""
+
+    def __init__(self, store: JobStore) -> None:
+        self._store = store
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, str], deque[Work]] = {}
+
+    def learn(self, work: Work, checkpoint: str, device: str) -> None:
+        """One more finished job. Never fails: predictions get by without it."""
+        known = self._of(checkpoint, device)
+        with self._lock:
+            known.append(work)
+        try:
+            with self._store.writing() as connection:
+                _insert(connection, work, checkpoint, device)
+        except NotReady:
+            pass  # Known until the next start.
+
+    def predict(self, work: Work, facts: EngineFacts) -> dict[str, float] | None:
+        """Seconds by stage, and `total`; None where a stage of `work` has no history."""
+        with self._lock:
+            known = [*self._of(facts.checkpoint, facts.device)]
+        return predict(work, known if len(known) >= ENOUGH else [*facts.warm_up, *known])
+
+    def _of(self, checkpoint: str, device: str) -> deque[Work]:
+        name = (checkpoint, device)
+        if name not in self._known:
+            try:
+                with self._store.reading() as connection:
+                    self._known[name] = deque(_newest(connection, *name), maxlen=NEWEST)
+            except NotReady:
+                return deque(maxlen=NEWEST)
+        return self._known[name]
+
+
+def predict(work: Work, known: Iterable[Work]) -> dict[str, float] | None:
+    """As `History.predict`, from these alone."""
+    history = list(known)
+    found: dict[str, float] = {}
+    for stage, amount in work.stages.items():
+        pairs = [(past.stages[stage], past.seconds[stage]) for past in history if _has(past, stage)]
+        if not pairs:
+            return None
+        found[stage] = fit(pairs).seconds(amount)
+    return found | {"total": sum(found.values())} if found else None
+
+
+def fit(pairs: Sequence[tuple[float, float]]) -> Fit:
+    """The best a and b for pairs of work and seconds, of which there is at least one."""
+    points = [(amount, max(seconds, SHORTEST)) for amount, seconds in pairs]
+    # Divided by its seconds each point is u = 1/t and v = w/t, and a*u + b*v should be 1.
+    u = [1 / t for _, t in points]
+    v = [w / t for w, t in points]
+    uu, uv, vv = _dot(u, u), _dot(u, v), _dot(v, v)
+    determinant = uu * vv - uv * uv
+    # By Cauchy and Schwarz it is never negative, and is 0 for one amount of work.
+    if determinant > 1e-9 * uu * vv:
+        a = (sum(u) * vv - sum(v) * uv) / determinant
+        b = (sum(v) * uu - sum(u) * uv) / determinant
+        if a >= 0 and b >= 0:
+            return Fit(a, b)
+        if b < 0:
+            return Fit(sum(u) / uu, 0.0)
+    return Fit(0.0, sum(v) / vv) if vv > 0 else Fit(sum(u) / uu, 0.0)
+
+
+def left_of(jobs: Iterable[Job], asked_of: Predict) -> float | None:
+    """Seconds that all of them take from now on, one after the other; None where that can't be told."""
+    total = 0.0
+    for job in jobs:
+        if job.status is Status.RUNNING and job.progress.eta_seconds is not None:
+            total += job.progress.eta_seconds
+        elif (seconds := asked_of(job.work)) is not None:
+            total += seconds["total"] * (1.0 - job.progress.fraction)
+        else:
+            return None
+    return total
+
+
+def learned(work: Work | None, timings: Mapping[str, float]) -> Work | None:
+    """What a finished job teaches; None if nothing is known of its work."""
+    if work is None:
+        return None
+    seconds = {stage: timings[stage] for stage in work.stages if stage in timings}
+    return Work(work.stages, seconds) if seconds else None
+
+
+def _has(past: Work, stage: str) -> bool:
+    return stage in past.stages and stage in past.seconds
+
+
+def _dot(one: Sequence[float], other: Sequence[float]) -> float:
+    return sum(x * y for x, y in zip(one, other, strict=True))
+
+
+def _insert(connection: sqlite3.Connection, work: Work, checkpoint: str, device: str) -> None:
+    values = (checkpoint, device, json.dumps(asdict(work)))
+    connection.execute("INSERT INTO timings (checkpoint, device, work) VALUES (?, ?, ?)", values)
+    connection.execute(
+        "DELETE FROM timings WHERE checkpoint = ?1 AND device = ?2 AND seq <= "
+        "(SELECT seq FROM timings WHERE checkpoint = ?1 AND device = ?2 ORDER BY seq DESC LIMIT 1 OFFSET ?3)",
+        (checkpoint, device, NEWEST),
+    )
+
+
+def _newest(connection: sqlite3.Connection, checkpoint: str, device: str) -> list[Work]:
+    """Oldest first."""
+    query = "SELECT work FROM timings WHERE checkpoint = ? AND device = ? ORDER BY seq DESC LIMIT ?"
+    rows = connection.execute(query, (checkpoint, device, NEWEST)).fetchall()
+    return [Work(**json.loads(row[0])) for row in reversed(rows)]
