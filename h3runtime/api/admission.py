@@ -38,6 +38,7 @@ from h3runtime.jobs.queue import JobQueue, outputs_of
 from h3runtime.jobs.table import Job, Order
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.formats import judge_format, suffix_of
+from h3runtime.observe.private import keep_private, texts_in
 from h3runtime.settings import Settings
 
 log = structlog.get_logger("h3runtime.admission")
@@ -155,6 +156,7 @@ class Admission:
         return None
 
     def _asked(self, job_id: str, delivery: Delivery, facts: EngineFacts, owner: str) -> _Asked:
+        keep_private(*texts_in(delivery.request.get("prompt")))
         read = read_body(delivery.request)
         faults = Faults([*delivery.offences, *read.offences, *_stray_parts(delivery)])
         faults.offences += judge_format(delivery.request.get("format"), self._tool)

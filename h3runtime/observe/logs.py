@@ -18,6 +18,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from datetime import date
@@ -33,6 +34,7 @@ from h3runtime.observe import private, sinks
 
 LEVELS = ("debug", "info", "warning", "error", "critical")
 FIRST = ("time", "level", "event", "logger")
+NAME = re.compile("[a-z0-9_]{1,40}")
 FILE_BYTES = 64 * 1024 * 1024
 FILE_COUNT = 5
 """A log file is rotated at 64 MiB and five old ones are kept: a week of a busy server in 384 MiB."""
@@ -128,6 +130,9 @@ def render(_logger: WrappedLogger, _method: str, event: EventDict, secrets: tupl
 
 def _line(event: EventDict, secrets: tuple[str, ...]) -> str:
     plain = _members(event, secrets)
+    # The name of an event of ours is no text, whatever a prompt says.
+    if isinstance(name := event.get("event"), str) and NAME.fullmatch(name):
+        plain["event"] = name
     ordered = {key: plain.pop(key) for key in FIRST if key in plain} | plain
     return json.dumps(ordered, allow_nan=False)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 
@@ -23,8 +23,8 @@ SECRET = re.compile(
 """Names whose values open doors; `tokenizer` and `keyframes` are none."""
 BEARER = re.compile(r"\b(bearer|basic)(\s+)[A-Za-z0-9._~+/=-]{4,}", re.IGNORECASE)
 BLOT = "[private]"
-SHORTEST = 4
-"""Characters. A shorter text says nothing, and blotting it out would take letters out of every line."""
+SHORTEST = 8
+"""Characters. A shorter text says little, and blotting it out would take words out of every line."""
 
 _declared: ContextVar[list[re.Pattern[str]] | None] = ContextVar("h3runtime_private", default=None)
 
@@ -43,6 +43,15 @@ def keep_private(*texts: str) -> None:
     """No line of this context shows these any more. Of no effect outside of `privacy`."""
     if (declared := _declared.get()) is not None:
         declared += [_pattern(text) for text in texts if len(text) >= SHORTEST]
+
+
+def texts_in(value: object) -> list[str]:
+    """Every text at any depth of what JSON knows; names aren't."""
+    if isinstance(value, str):
+        return [value]
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    return [text for item in value for text in texts_in(item)] if isinstance(value, list) else []
 
 
 def blotted(text: str, secrets: Iterable[str] = ()) -> str:

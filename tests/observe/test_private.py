@@ -102,7 +102,7 @@ def test_a_prompt_is_told_at_debug_level_and_only_on_request(stream, asked):
     assert told == ([("debug", f"{PROMPT} [private]")] if asked else [])
 
 
-@given(st.text(min_size=4, max_size=40), st.lists(st.sampled_from([repr, json.dumps]), max_size=2))
+@given(st.text(min_size=8, max_size=40), st.lists(st.sampled_from([repr, json.dumps]), max_size=2))
 def test_a_text_is_found_however_it_was_quoted(text, quotings):
     shown = text
     for quote in quotings:
@@ -121,3 +121,11 @@ def test_a_long_prompt_costs_little():
         began = time.perf_counter()
         blotted("generate_start" * 10)
         assert time.perf_counter() - began < 0.005
+
+
+def test_the_name_of_an_event_is_no_prompt(stream):
+    with privacy():
+        keep_private("generate_start")
+        structlog.get_logger("ours").info("generate_start", text="so: generate_start")
+    (line,) = lines(stream)
+    assert (line["event"], line["text"]) == ("generate_start", "so: [private]")
