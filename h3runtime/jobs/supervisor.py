@@ -227,7 +227,7 @@ class Supervisor:
         if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
             self._jobs_since_start += 1
             self._job = Running(taken.id)
-            process.compute(staged(taken.spec))
+            process.compute(staged(taken.spec), taken.order.request_id)
 
     def _hear(self, message: FromEngine, process: EngineProcess) -> H3Error | None:
         """React to one message. Returns an error if the process must go."""
