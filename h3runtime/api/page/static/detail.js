@@ -9,9 +9,11 @@ import { bytes, clock, plain, seconds, title } from "./words.js";
 
 const SETTINGS = ["task", "width", "height", "frames", "seconds", "fps", "seed", "steps", "forwards", "skipped_steps", "sampler", "scheduler", "shift", "audio_shift", "attention", "linear", "quality", "checkpoint", "version"];
 
+const told = (value) => String(typeof value === "number" ? Number(value.toFixed(3)) : value);
+
 /** Name -> text of every setting that the job settled on. */
 export function settingsOf(job) {
-  const found = Object.fromEntries(SETTINGS.filter((name) => job[name] !== null && job[name] !== undefined).map((name) => [name, String(job[name])]));
+  const found = Object.fromEntries(SETTINGS.filter((name) => job[name] !== null && job[name] !== undefined).map((name) => [name, told(job[name])]));
   if (job.loras?.length) found.loras = job.loras.map((lora) => `${lora.name} ${lora.strength}`).join(", ");
   return found;
 }
@@ -75,7 +77,7 @@ export function createDetail(http, jobs, actions) {
       failure(job),
       buttons(),
       warningsOf(job),
-      timingsBar(job.timings),
+      hasEnded(job) ? timingsBar(job.timings) : null,
       settings(job),
       checksOf(job),
       el("details", {}, el("summary", {}, "Prompt"), el("pre", { class: "prompt", tabindex: "0" }, job.prompt)),
@@ -128,8 +130,8 @@ function settings(job) {
 function checksOf(job) {
   const parts = Object.entries(job.checks || {}).map(([name, { findings = [], ...figures }]) => {
     const rows = Object.entries(figures).flatMap(([figure, value]) => [el("dt", {}, plain(figure)), el("dd", {}, typeof value === "number" ? String(Number(value.toPrecision(4))) : String(value))]);
-    const told = findings.map(({ level, message }) => el("li", { class: level }, `${level}: ${message}`));
-    return el("div", {}, el("h3", {}, `${title(name)}: ${findings.length ? `${findings.length} to look at` : "nothing odd"}`), told.length ? el("ul", {}, ...told) : null, el("dl", { class: "settings" }, ...rows));
+    const odd = findings.map(({ level, message }) => el("li", { class: level }, `${level}: ${message}`));
+    return el("div", {}, el("h3", {}, `${title(name)}: ${findings.length ? `${findings.length} to look at` : "nothing odd"}`), odd.length ? el("ul", {}, ...odd) : null, el("dl", { class: "settings" }, ...rows));
   });
   return parts.length ? el("details", {}, el("summary", {}, "Checks"), ...parts) : null;
 }
@@ -145,9 +147,9 @@ function raw(name, value) {
 }
 
 function dates(job) {
-  const told = [`sent ${clock(job.created_at)}`];
-  if (job.finished_at) told.push(`ended ${clock(job.finished_at)}`);
-  if (job.timings.queue) told.push(`waited ${seconds(job.timings.queue)}`);
-  if (job.first_after_start) told.push("the first after the start, so slower than the next");
-  return told.join(", ");
+  const said = [`sent ${clock(job.created_at)}`];
+  if (job.finished_at) said.push(`ended ${clock(job.finished_at)}`);
+  if (job.timings.queue > 0.5) said.push(`waited ${seconds(job.timings.queue)}`);
+  if (job.first_after_start) said.push("the first after the start, so slower than the next");
+  return said.join(", ");
 }

@@ -69,7 +69,7 @@ function described(answer, isOpen) {
   const { total: rows, ...kinds } = answer.rows || {};
   const brief = [
     total === undefined ? null : `about ${seconds(total)}`,
-    `${bytes(answer.predicted_peak_bytes)} of ${bytes(answer.capacity_bytes)}`,
+    `${bytes(answer.predicted_peak_bytes)} of ${bytes(answer.capacity_bytes)} of memory`,
     answer.queue?.waiting ? `${answer.queue.waiting} waiting` : null,
   ].filter(Boolean).join(" · ");
   const facts = [

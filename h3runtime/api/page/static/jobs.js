@@ -18,6 +18,9 @@ export function createJobs(http, onChange) {
   const state = { hasMore: false, isReachable: true, deleted: new Set() };
   let timer = 0;
 
+  // A tab that nobody sees asks for nothing; streams go on, so that its jobs' ends are still heard.
+  document.addEventListener("visibilitychange", () => document.hidden || refresh());
+
   const path = (id, rest = "") => `/jobs/${encodeURIComponent(id)}${rest}`;
   const newestFirst = () => [...jobs.values()].sort((a, b) => (a.id < b.id ? 1 : -1));
 
@@ -48,6 +51,7 @@ export function createJobs(http, onChange) {
     }
     follow();
     onChange(null);
+    if (document.hidden) return;
     timer = setTimeout(refresh, newestFirst().some((job) => !hasEnded(job)) ? LIVE_PAUSE : IDLE_PAUSE);
   }
 

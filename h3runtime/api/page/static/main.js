@@ -144,7 +144,8 @@ function openJob(id, withFocus = true) {
   detail.open(id);
   queue.mark(id);
   if (withFocus) byId("detail").querySelector("h2").focus();
-  byId("detail").scrollIntoView({ block: "nearest" });
+  const { top } = byId("detail").getBoundingClientRect();
+  if (top < 0 || top > window.innerHeight - 120) byId("detail").scrollIntoView({ block: "start" });
 }
 
 async function attempt(work) {

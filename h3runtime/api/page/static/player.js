@@ -9,8 +9,9 @@ export function createPlayer(http, job, { label = job.output } = {}) {
   const trouble = el("p", { class: "error", role: "status", hidden: true });
   const save = el("a", { class: "button", download: job.output }, "Download");
   const id = freshId("player");
-  const panel = el("div", { id, role: job.outputs.length > 1 ? "tabpanel" : null }, video, trouble);
+  const seed = el("p", { class: "muted" });
   const tabs = job.outputs.length > 1 ? variantTabs(job.outputs, id, show) : null;
+  const panel = el("div", { id, role: job.outputs.length > 1 ? "tabpanel" : null }, video, tabs ? seed : null, trouble);
   let held = null;
   let shown = 0;
 
@@ -24,7 +25,8 @@ export function createPlayer(http, job, { label = job.output } = {}) {
     video.src = url;
     save.href = url;
     save.setAttribute("download", output.output);
-    save.textContent = `Download ${output.output} (${bytes(output.bytes)})`;
+    save.textContent = `Download (${bytes(output.bytes)})`;
+    seed.textContent = `${output.output}, seed ${output.seed}`;
   }
 
   async function source(output) {
@@ -64,7 +66,7 @@ export function createPlayer(http, job, { label = job.output } = {}) {
 /** Tabs by the pattern of the ARIA guide: arrows move, one of them is in the order of Tab. */
 function variantTabs(outputs, panelId, show) {
   const made = outputs.map((output, index) =>
-    el("button", { type: "button", role: "tab", id: freshId("tab"), "aria-controls": panelId, onclick: () => choose(index) }, `Variant ${index + 1}`, el("span", { class: "muted" }, ` seed ${output.seed}`)),
+    el("button", { type: "button", role: "tab", id: freshId("tab"), "aria-controls": panelId, onclick: () => choose(index) }, `Variant ${output.index + 1}`),
   );
   const element = el("div", { role: "tablist", "aria-label": "Variants", class: "tabs" }, ...made);
   element.addEventListener("keydown", (event) => {
