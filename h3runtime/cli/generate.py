@@ -152,7 +152,7 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
     began = time.monotonic()
     with session.stopping.gently():
         result = maker.make(Chain(links, output, session.scratch, encode, arguments.overwrite))
-    return chain_facts(planned, result.clips, result.written, engine.facts(), time.monotonic() - began)
+    return chain_facts(planned, result.clips, result.written, engine.facts(), time.monotonic() - began, encode)
 
 
 def _clip_spec(ruling: Ruling, arguments: argparse.Namespace, scratch: Path) -> GenerateSpec:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from h3runtime import __version__
@@ -23,7 +24,8 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
         "height": clip.height,
         "frames": clip.frames,
         "seconds": clip.frames / FPS,
-        "fps": FPS,
+        "fps": spec.encode.fps,
+        "format": asdict(spec.encode),
         "samples": clip.samples,
         "seed": str(clip.seed),
         "steps": sampling.steps,

@@ -91,7 +91,9 @@ def test_a_chain_is_encoded_once_as_the_flags_say(tmp_path: Path) -> None:
     code, out, err = run("generate", "request.json", *SMALL[:4], *flags, folder=tmp_path)
     assert code == 0, err
     facts = probe_clip(tmp_path / "a.webm")
-    assert (json.loads(out)["frames"], facts.frames, facts.pixel_format) == (34, 18, "yuv420p")
+    told = json.loads(out)
+    assert (told["fps"], told["format"]["container"], told["seconds"]) == (12.5, "webm", 34 / 24)
+    assert (told["frames"], facts.frames, facts.pixel_format) == (34, 18, "yuv420p")
     assert facts.sound is not None and (facts.sound.codec, facts.sound.rate) == ("opus", 48_000)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.webm", "request.json"]
 

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from h3runtime import __version__
 from h3runtime.api.answers import check_answer
 from h3runtime.cli.generation.chain_plan import Planned
-from h3runtime.core import FPS, Clip, EngineFacts
+from h3runtime.core import FPS, Clip, EncodeSettings, EngineFacts
 from h3runtime.media.mux import WrittenClip
 
 
 def chain_facts(
-    planned: Sequence[Planned], clips: Sequence[Clip], written: WrittenClip, facts: EngineFacts, seconds: float
+    planned: Sequence[Planned],
+    clips: Sequence[Clip],
+    written: WrittenClip,
+    facts: EngineFacts,
+    seconds: float,
+    encode: EncodeSettings = EncodeSettings(),  # noqa: B008  # frozen
 ) -> dict[str, Any]:
-    """seconds: that all of it took, loading left out. `cuts`: the frames at which clips end; the last is the total."""
+    """seconds: that all of it took, loading left out. encode: how the whole was written. `cuts`: the frames at which
+    clips end; the last is the total."""
     told = [_clip_facts(index, plan, clip) for index, (plan, clip) in enumerate(zip(planned, clips, strict=True))]
     return {
         "status": "succeeded",
@@ -26,7 +33,8 @@ def chain_facts(
         "height": clips[0].height,
         "frames": written.frames,
         "seconds": written.frames / FPS,
-        "fps": FPS,
+        "fps": encode.fps,
+        "format": asdict(encode),
         "samples": written.samples,
         "cuts": [plan.share.stop for plan in planned],
         "clips": told,
