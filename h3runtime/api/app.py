@@ -26,6 +26,7 @@ def create_app(service: Service) -> FastAPI:
     app = FastAPI(
         title="h3runtime",
         version=__version__,
+        openapi_url=None,
         docs_url=None,
         redoc_url=None,
         summary="MiniMax H3 as a resident service.",
@@ -35,6 +36,6 @@ def create_app(service: Service) -> FastAPI:
         add(app, service)
     add_docs(app)
     add_page(app, service)
-    surround(app, service.settings, service.metrics)
+    surround(app, service.settings, service.metrics, lambda: service.is_draining)
     describe(app, asks_for_keys=service.asks_for_keys)
     return app

@@ -6,20 +6,16 @@ from the history of this machine, and are null where there is none.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
 from h3runtime.api.admission import Outlook
-from h3runtime.core import FPS, Work
+from h3runtime.core import FPS
 from h3runtime.errors import H3Error
+from h3runtime.jobs.history import Predict, left_of
 from h3runtime.jobs.table import Job, Status
-
-Predict = Callable[[Work | None], Mapping[str, float] | None]
-"""Seconds by stage and `total`, or None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,28 +102,7 @@ def estimate_answer(outlook: Outlook, ahead: Ahead) -> dict[str, Any]:
 def _queue(outlook: Outlook, ahead: Ahead) -> dict[str, Any]:
     waiting = sum(job.status is Status.QUEUED for job in ahead.live)
     before = [job for job in ahead.live if job.status is Status.RUNNING or job.order.priority >= outlook.priority]
-    return {"waiting": waiting, "limit": ahead.limit, "eta_seconds": _seconds_of(before, ahead.predict)}
-
-
-def _seconds_of(jobs: Iterable[Job], predict: Predict) -> float | None:
-    """How long they take from now on, one after the other."""
-    total = 0.0
-    for job in jobs:
-        left = _left(job, predict)
-        if left is None:
-            return None
-        total += left
-    return total
-
-
-def _left(job: Job, predict: Predict) -> float | None:
-    if job.status is Status.RUNNING and job.progress.eta_seconds is not None:
-        return job.progress.eta_seconds
-    predicted = predict(job.work)
-    if predicted is None:
-        return None
-    gone = (datetime.now(UTC) - job.started_at).total_seconds() if job.started_at else 0.0
-    return max(0.0, predicted["total"] - max(0.0, gone))
+    return {"waiting": waiting, "limit": ahead.limit, "eta_seconds": left_of(before, ahead.predict)}
 
 
 def _reason(refusal: H3Error | None) -> dict[str, str] | None:

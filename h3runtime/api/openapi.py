@@ -7,17 +7,20 @@ or without. `app` installs the description; nothing here judges a request.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
+from starlette.responses import Response
 
 from h3runtime.api import problems
 from h3runtime.api.auth import is_open
 from h3runtime.api.examples import FORM_EXAMPLES, JSON_EXAMPLES
 from h3runtime.api.request import BODIES, NULLABLE
+from h3runtime.api.routes.get import get_route
 from h3runtime.core import Task
 
 Schema = dict[str, Any]
@@ -112,6 +115,15 @@ def describe(app: FastAPI, *, asks_for_keys: bool = False) -> None:
         return app.openapi_schema
 
     app.openapi = told  # type: ignore[method-assign]
+    written: list[bytes] = []
+
+    async def openapi() -> Response:
+        # Written once: the routes of a running server don't change, and writing takes longer than an answer may.
+        if not written:
+            written.append(json.dumps(told(), separators=(",", ":")).encode())
+        return Response(written[0], media_type="application/json")
+
+    get_route(app, "/openapi.json", include_in_schema=False)(openapi)
 
 
 def _operations(schema: Schema) -> Iterator[tuple[str, Schema]]:

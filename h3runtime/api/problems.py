@@ -17,6 +17,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
+from h3runtime.api.methods import allowed_methods
 from h3runtime.errors import (
     BodyTooLarge,
     DiskFull,
@@ -120,7 +121,10 @@ async def _on_framework(request: Request, error: Exception) -> Response:
     kind = BY_STATUS.get(error.status_code, MalformedRequest if error.status_code < 500 else InternalError)
     told = {404: f"there is no {request.url.path[:200]}", 405: f"{request.method} is not possible here"}
     detail = told.get(error.status_code, str(error.detail))
-    return _answer(request, kind(detail), error.status_code, error.headers)
+    headers = dict(error.headers or {})
+    if error.status_code == 405:
+        headers["Allow"] = allowed_methods(request.app.routes, request.scope["path"])
+    return _answer(request, kind(detail), error.status_code, headers)
 
 
 async def _on_parameters(request: Request, error: Exception) -> Response:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +29,7 @@ from h3runtime.api.disk import FreeBytes
 from h3runtime.api.estimates import Ahead, estimate_answer
 from h3runtime.api.idempotency import Turns, fingerprint_of, same
 from h3runtime.api.limits import Submissions
-from h3runtime.core import EngineFacts, Work
+from h3runtime.core import EngineFacts
 from h3runtime.errors import DiskFull, Draining, JobNotFound, Loading, NotReady
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
@@ -230,7 +230,7 @@ class Service:
             undo()
 
     async def lost(self, job: Job) -> None:
-        """Its clip was found to be gone. Where the whole folder is, as of a disk that isn't mounted, nothing changes."""
+        """Its clip was found to be gone. Where the whole folder is, a disk that isn't mounted, nothing changes."""
         if self.folders.outputs.is_dir():
             await run_sync(self._lose, job.id)
 
@@ -266,11 +266,7 @@ class Service:
     def _ahead(self) -> Ahead:
         """The queue as a request meets it now."""
         live = tuple(self.table.live())
-        return Ahead(live, self.settings.queue_limit, self.folders.free_bytes(), self._predict)
-
-    def _predict(self, work: Work | None) -> Mapping[str, float] | None:
-        """Seconds by stage and `total`, from what this machine took for other jobs; None if that can't be told."""
-        return None
+        return Ahead(live, self.settings.queue_limit, self.folders.free_bytes(), self.queue.predict)
 
     def _ready_facts(self) -> EngineFacts:
         """What the engine can do; the error that says why there is none to ask."""

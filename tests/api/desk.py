@@ -10,6 +10,7 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +20,12 @@ from h3runtime.api.admission import Admission
 from h3runtime.api.body import Delivery
 from h3runtime.api.inputs import opening
 from h3runtime.core import EngineFacts, GenerateSpec
-from h3runtime.errors import BadMedia, Interrupted, InvalidRequest, Offence
+from h3runtime.errors import BadMedia, EngineDead, InvalidRequest, Offence
 from h3runtime.jobs.files import Folders
+from h3runtime.jobs.outputs import staged
 from h3runtime.jobs.queue import JobQueue
 from h3runtime.jobs.table import Job, JobTable
+from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.intake.examine import Ask, ClipMeasure, Measured, SoundMeasure
 from h3runtime.settings import Settings
 from tests.api.server import SMALL
@@ -96,6 +99,19 @@ class Examiner:
         return BadMedia(f"{ask.field}: {why}", [Offence(ask.field, why, "a whole clip")])
 
 
+class NoCallbacks:
+    """Stands in for `api.callbacks`: any address will do."""
+
+    def judge(self, url: str) -> Offence | None:  # noqa: ARG002  # the interface's
+        return None
+
+
+@cache
+def ffmpeg() -> FFmpeg:
+    """Looked for once in all tests."""
+    return find_ffmpeg()
+
+
 @dataclass
 class Desk:
     """One admission with folders of its own."""
@@ -136,10 +152,11 @@ class Desk:
     def succeed(self, job: Job, tail: bytes | None = None, output: bytes | None = None) -> str:
         """Let a job that waits have made its files; others that wait fail. Its id."""
         while (taken := self.queue.take(self.facts, first=False)) is not None and taken.id != job.id:
-            self.queue.failed(taken.id, Interrupted("not wanted"))
-        made = FakeEngine()._publish(job.spec, {}, {})
+            self.queue.failed(taken.id, EngineDead("not wanted"))
+        told = staged(job.spec)
+        made = FakeEngine()._publish(told, {}, {})
         if output is not None:
-            job.spec.output.write_bytes(output)
+            told.output.write_bytes(output)
         if tail is not None:
             assert job.spec.tail is not None
             job.spec.tail.path.write_bytes(tail)
@@ -154,4 +171,5 @@ def open_desk(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) ->
     chosen = Settings(**{"data_dir": folder / "data", "disk_floor_bytes": 0, "queue_limit": 1000} | settings)
     folders = Folders(chosen)
     queue = JobQueue(JobTable(), folders, chosen.queue_limit)
-    return Desk(folders, queue, Admission(chosen, queue, folders), examiner, FakeEngine().facts())
+    admission = Admission(chosen, queue, folders, FakeEngine(), NoCallbacks(), ffmpeg())
+    return Desk(folders, queue, admission, examiner, FakeEngine().facts())

@@ -8,7 +8,6 @@ import re
 import socket
 import threading
 import time
-from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -200,15 +199,6 @@ def test_a_client_that_leaves_does_not_lose_the_job(server: Running) -> None:
     assert server.client.get(f"/jobs/{newest['id']}/content").status_code == 200
 
 
-def test_a_timeout_that_meets_the_end_harms_nobody(server: Running) -> None:
-    """A34: clients give up around the moment their job ends."""
-    with httpx2.Client(base_url=server.url) as client:
-        for attempt in range(60):
-            with suppress(httpx2.TimeoutException):
-                client.post("/generate", json=SMALL, timeout=0.002 + attempt * 0.0003)
-    assert server.post(SMALL).json()["status"] == "succeeded"
-
-
 def test_a_full_queue_says_when_to_come_back(tmp_path: Path) -> None:
     with running(tmp_path, queue_limit=2) as server:
         jobs = [server.submit(**SLOW)]
@@ -240,7 +230,8 @@ def test_an_idle_server_takes_one_more_than_may_wait(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_refuses_work_and_says_so(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server.service.folders, "_floor", 2**62)
+    monkeypatch.setattr(server.service.folders, "free_bytes", lambda: -1)
+    monkeypatch.setattr(server.service, "free_bytes", lambda: -1)
     answer = server.post(SMALL)
     assert (answer.status_code, answer.json()["code"]) == (503, "disk_full")
     state = server.client.get("/ready")

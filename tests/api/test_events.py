@@ -1,0 +1,163 @@
+"""A job's events as they happen: first how it is, then what comes, resumed after a break, ended with the job."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.api.server import SMALL, Running, running
+
+SLOW = {**SMALL, "prompt": "x step_seconds=0.02", "steps": 40}
+
+
+def lines_of(answer: httpx2.Response) -> Iterator[dict[str, str]]:
+    """Each event or hint of a stream; comments under ""."""
+    event: dict[str, str] = {}
+    for line in answer.iter_lines():
+        if not line:
+            if event:
+                yield event
+            event = {}
+            continue
+        name, _, value = line.partition(":")
+        event[name] = value.strip()
+    if event:
+        yield event
+
+
+def events(server: Running, job: str, last: str | None = None) -> Iterator[dict[str, Any]]:
+    headers = {} if last is None else {"Last-Event-ID": last}
+    with server.client.stream("GET", f"/jobs/{job}/events", headers=headers) as answer:
+        assert answer.status_code == 200
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers["cache-control"] == "no-cache"
+        for event in lines_of(answer):
+            if "data" in event:
+                yield {**event, "data": json.loads(event["data"])}
+
+
+def test_a_stream_tells_a_job_from_its_state_to_its_end(server: Running) -> None:
+    job = server.submit(**SLOW)
+    told = list(events(server, job))
+    assert [event["event"] for event in told[:2]] == ["state", "progress"]
+    assert told[0]["data"]["status"] in ("queued", "running")
+    assert (told[-1]["event"], told[-1]["data"]["status"]) == ("state", "succeeded")
+    ids = [int(event["id"]) for event in told]
+    assert ids == sorted(set(ids))
+    progress = [event["data"] for event in told if event["event"] == "progress"]
+    assert all({"stage", "step", "steps", "fraction", "eta_seconds"} <= data.keys() for data in progress)
+    fractions = [data["fraction"] for data in progress]
+    assert fractions == sorted(fractions) and fractions[-1] == 1.0
+    assert len({data["step"] for data in progress if data["stage"] == "sampling"}) > 30
+
+
+def test_a_broken_stream_goes_on_where_it_broke(server: Running) -> None:
+    job = server.submit(**SLOW)
+    first = []
+    for event in events(server, job):
+        first.append(event)
+        if len(first) == 8:
+            break
+    rest = list(events(server, job, first[-1]["id"]))
+    ids = [int(event["id"]) for event in first + rest]
+    assert ids == list(range(ids[0], ids[0] + len(ids)))
+    assert rest[-1]["data"]["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("last", ["0", "999999999", "-1", "x", "", "9" * 40, "٣"])
+def test_an_id_that_means_nothing_gets_the_state(server: Running, last: str) -> None:
+    job = server.post(SMALL).json()
+    headers = [(b"Last-Event-ID", last.encode())]
+    with server.client.stream("GET", f"/jobs/{job['id']}/events", headers=headers) as answer:
+        told = list(lines_of(answer))
+    assert json.loads(told[-1]["data"])["status"] == "succeeded"
+
+
+def test_a_job_that_has_ended_tells_so_and_the_stream_ends(server: Running) -> None:
+    job = server.post(SMALL).json()["id"]
+    told = list(events(server, job))
+    assert [event["data"]["status"] for event in told if event["event"] == "state"] == ["succeeded"]
+    assert list(events(server, job, told[-1]["id"]))[-1]["data"]["status"] == "succeeded"
+
+
+@pytest.mark.parametrize(("way", "status"), [("cancel", "cancelled"), ("delete", "")])
+def test_a_stream_ends_with_a_cancel_or_a_deletion(server: Running, way: str, status: str) -> None:
+    job = server.submit(**{**SLOW, "steps": 200})
+    told: list[dict[str, Any]] = []
+    stream = threading.Thread(target=lambda: told.extend(events(server, job)))
+    stream.start()
+    server.wait(job, "running")
+    if way == "cancel":
+        server.client.post(f"/jobs/{job}/cancel")
+    else:
+        assert server.client.delete(f"/jobs/{job}").status_code == 200
+    stream.join(10)
+    assert not stream.is_alive()
+    states = [event["data"]["status"] for event in told if event["event"] == "state"]
+    assert (states[-1] == status) if status else "succeeded" not in states
+
+
+def test_streams_of_other_jobs_are_not_found(server: Running) -> None:
+    answer = server.client.get("/jobs/01J00000000000000000000000/events")
+    assert (answer.status_code, answer.json()["code"]) == (404, "job_not_found")
+
+
+def test_a_client_that_leaves_a_stream_leaves_nothing(server: Running) -> None:
+    job = server.submit(**{**SLOW, "steps": 200})
+    for _ in range(5):
+        with server.client.stream("GET", f"/jobs/{job}/events") as answer:
+            next(lines_of(answer))
+    followers = server.service.table._events._rings
+    until = time.monotonic() + 10
+    while followers and time.monotonic() < until:
+        time.sleep(0.01)
+    assert not followers
+    server.client.delete(f"/jobs/{job}")
+
+
+def test_a_drain_ends_streams_with_a_hint(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        job = server.submit(**{**SLOW, "steps": 200})
+        told: list[dict[str, str]] = []
+
+        def follow() -> None:
+            with server.client.stream("GET", f"/jobs/{job}/events") as answer:
+                told.extend(lines_of(answer))
+
+        stream = threading.Thread(target=follow)
+        stream.start()
+        server.wait(job, "running")
+        server.service.queue.close()
+        stream.join(10)
+        assert not stream.is_alive()
+        assert int(told[-1]["retry"]) > 0
+
+
+def test_a_quiet_stream_shows_that_it_lives(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.05)
+    job = server.submit(prompt="x step_seconds=0.4", steps=2)
+    with server.client.stream("GET", f"/jobs/{job}/events") as answer:
+        assert any(": ping" in line for line in answer.iter_lines())
+
+
+def test_ids_rise_across_a_restart(tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        job = server.submit(**{**SLOW, "steps": 200})
+        server.wait(job, "running")
+        last = 0
+        for event in events(server, job):
+            last = int(event["id"])
+            if last > 5:
+                break
+        server.service.supervisor.drain(0)
+    with running(tmp_path) as server:
+        first = next(iter(events(server, job, str(last))))
+        assert int(first["id"]) > last
+        server.client.delete(f"/jobs/{job}")
