@@ -25,6 +25,7 @@ from h3runtime.jobs import callback_rows, job_rows
 from h3runtime.jobs.store import JobStore
 from h3runtime.jobs.table import Job, Order, Status
 from h3runtime.settings import Settings
+from tests.api.server import SMALL, Running, running
 
 SECRET = b"it is a secret"
 QUICK = Patience(first=0.02, factor=1.0, longest=0.05, attempts=4, connect=1.0, total=0.5)
@@ -365,3 +366,27 @@ def test_a_busy_store_costs_no_attempt(tmp_path: Path, host: Host, monkeypatch: 
         until(lambda: callbacks.outcomes)
     assert callbacks.outcomes == ["delivered"] and len(host.seen) == 1
     store.close()
+
+
+def test_jobs_of_a_server_are_told_of_whatever_their_end(tmp_path: Path, host: Host) -> None:
+    (tmp_path / "secret").write_bytes(SECRET + b"\n")
+    settings = {"callback_allow": "127.0.0.1", "callback_secret_file": tmp_path / "secret"}
+    with running(tmp_path / "data", **settings) as server:
+        url = host.url + "/200"
+        assert server.post({**SMALL, "callback_url": url}).json()["status"] == "succeeded"
+        failed = server.post({**SMALL, "prompt": "x fail_at=sampling", "callback_url": url}).json()
+        slow = server.submit(prompt="x step_seconds=0.2", steps=200, callback_url=url)
+        waiting = server.submit(callback_url=url)
+        for job in (waiting, slow):
+            server.client.post(f"/jobs/{job}/cancel")
+        until(lambda: len(host.seen) == 4)
+        told = {headers["x-h3-delivery"]: json.loads(body) for headers, body in host.got("/200")}
+        assert sorted(job["status"] for job in told.values()) == ["cancelled", "cancelled", "failed", "succeeded"]
+        assert told[failed["id"]] == failed
+        offence = server.offenders({**SMALL, "callback_url": "http://elsewhere.example/"})[FIELD]
+        assert "H3_CALLBACK_ALLOW" in offence["message"] and "127.0.0.1" in offence["legal"]
+        assert 'callbacks_total{outcome="delivered"} 4' in server.client.get("/metrics").text
+
+
+def test_a_server_that_calls_nobody_refuses_to(server: Running) -> None:
+    assert "H3_CALLBACK_ALLOW" in server.offenders({**SMALL, "callback_url": "http://127.0.0.1/"})[FIELD]["message"]

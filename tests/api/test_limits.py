@@ -263,3 +263,14 @@ def test_shares_are_counted_across_threads() -> None:
     for thread in threads:
         thread.join()
     assert not refused and not submissions._held
+
+
+def test_one_request_too_many_at_once_is_429(hasty: Running) -> None:
+    submissions = Submissions(1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hasty.service, "submissions", submissions)
+        with submissions.of(""):
+            answer = hasty.post(SMALL)
+        assert (answer.status_code, answer.json()["code"]) == (429, "rate_limited")
+        assert int(answer.headers["retry-after"]) > 0
+        assert hasty.post(SMALL).status_code == 200

@@ -64,14 +64,15 @@ class Process:
         return found[-1]
 
     def engine_pid(self) -> int:
-        children = Path(f"/proc/{self.popen.pid}/task/{self.popen.pid}/children").read_text().split()
-        children += [
-            pid
-            for task in Path(f"/proc/{self.popen.pid}/task").iterdir()
-            for pid in (task / "children").read_text().split()
-        ]
-        engines = [int(pid) for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
-        return engines[0]
+        below = children_of(self.popen.pid)
+        return next(pid for pid in below if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
+
+
+def children_of(pid: int) -> list[int]:
+    """A process is the child of the thread that started it."""
+    return [
+        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
+    ]
 
 
 @contextmanager
@@ -188,18 +189,24 @@ def test_sigterm_waits_for_no_client(tmp_path: Path) -> None:
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         engine = server.engine_pid()
-        job = {**SMALL, "prompt": "x hang_at=sampling"}
+        job = {**SMALL, "prompt": "x orphan_at=sampling"}
         server.client.post("/generate", json=job, headers={"Prefer": "respond-async"})
+        server.wait_event("generate_start")
+        # What an encoder is to the engine.
+        until = time.monotonic() + 10
+        while not (below := children_of(engine)):
+            assert time.monotonic() < until
+            time.sleep(0.01)
         server.popen.send_signal(signal.SIGINT)
         server.wait_event("draining")
         began = time.monotonic()
         server.popen.send_signal(signal.SIGTERM)
         assert server.popen.wait(5) == 128 + signal.SIGTERM
         assert time.monotonic() - began < 2
-        assert is_gone(engine)
+        assert is_gone(engine) and all(is_gone(child) for child in below)
 
 
 def test_a_killed_server_takes_its_engine_along(tmp_path: Path) -> None:
