@@ -113,6 +113,6 @@ def opened(
         yield site
         assert site.page.url.split("#")[0].rstrip("/") == server.url, "nothing that is written goes into the address"
         unexpected = [said for said in site.complaints if not any(word in said for word in (*site.expected, "422"))]
-        assert unexpected == []
+        assert not unexpected, unexpected
     finally:
         context.close()

@@ -8,7 +8,9 @@ from playwright.sync_api import Locator, expect
 
 from tests.page.driver import Site
 
-PLAYS = "video => video.play().then(() => new Promise((done) => video.addEventListener('timeupdate', () => video.currentTime > 0.05 && done(true))))"
+PLAYS = """video => video.play().then(() => new Promise((done) => {
+    video.addEventListener("timeupdate", () => video.currentTime > 0.05 && done(true));
+}))"""
 
 
 def make(site: Site, prompt: str, **settings: str) -> str:
