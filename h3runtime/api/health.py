@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from h3runtime import __version__
+from h3runtime.api.auth import exposure_warning
 from h3runtime.api.judging.clip import MAX_TEXT_ROWS
 from h3runtime.core import (
     MIN_FRAMES,
@@ -128,6 +129,7 @@ def ready_answer(
     state: EngineState, disk_full: bool, queue_depth: int, settings: Settings, codecs: Mapping[str, Sequence[str]]
 ) -> dict[str, Any]:
     """disk_full counts only where the engine itself is ready: any other state says more."""
+    exposed = [warning] if (warning := exposure_warning(settings)) else []
     facts = state.facts
     is_full = disk_full and state.status is EngineStatus.READY
     full = f"less than {settings.disk_floor_bytes} bytes are free on the disk"
@@ -148,7 +150,7 @@ def ready_answer(
         "quality": QUALITY,
         "limits": limits_answer(settings),
         "startup": _startup(state, facts) if facts else {},
-        "warnings": [*(facts.warnings if facts else ()), *state.warnings],
+        "warnings": [*(facts.warnings if facts else ()), *state.warnings, *exposed],
         "queue_depth": queue_depth,
         "restarts": state.restarts,
         "version": __version__,
