@@ -40,6 +40,7 @@ class Watch:
 
     def __iter__(self) -> Iterator[Event]:
         while True:
+            had_streams = self._streams
             try:
                 for event in self._stream() if self._streams else self._look():
                     self._met()
@@ -53,7 +54,8 @@ class Watch:
                         return
             except (Unreachable, Refused) as error:
                 self._judge(error)
-            self._rest()
+            if not had_streams or self._streams:
+                self._rest()
 
     def _stream(self) -> Iterator[Event]:
         headers = {"Accept": "text/event-stream"}

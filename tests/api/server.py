@@ -79,12 +79,12 @@ def running(
     **settings: Any,
 ) -> Iterator[Running]:
     service = Service(
-        Settings(**{"data_dir": folder, "disk_floor_bytes": 0} | settings),
+        Settings(**{"data_dir": folder, "disk_floor_bytes": 0, "port": 0} | settings),
         recipe or EngineRecipe("tests.fake_engine:create", engine),
         limits,
     )
     config = ServerConfig(create_app(service), service.settings.read_seconds)
-    config.port, config.timeout_graceful_shutdown = 0, 1
+    config.port, config.timeout_graceful_shutdown = service.settings.port, 1
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
