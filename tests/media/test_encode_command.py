@@ -50,7 +50,7 @@ def test_the_default_is_never_changed_by_accident() -> None:
         ({"video_codec": "av1"}, [("-crf", "35"), ("-preset", "8")]),
         # SVT-AV1 takes 0 for none.
         ({"video_codec": "av1", "crf": 0}, [("-crf", "1")]),
-        ({"video_codec": "hevc"}, [("-tag:v", "hvc1"), ("-movflags", "use_metadata_tags+faststart")]),
+        ({"video_codec": "hevc"}, [("-crf", "23"), ("-tag:v", "hvc1"), ("-movflags", "use_metadata_tags+faststart")]),
         ({"container": "mov", "video_codec": "hevc"}, [("-tag:v", "hvc1"), ("-f", "mov")]),
         ({"audio_codec": "flac"}, [("-strict", "experimental"), ("-bits_per_raw_sample:a", "24")]),
         ({"fps": 29.97}, [("-framerate", "30000/1001")]),
@@ -67,7 +67,7 @@ def test_what_others_need(form, pairs) -> None:
     [
         ({"container": "mkv", "video_codec": "hevc"}, "-tag:v"),
         ({"container": "mkv", "audio_codec": "flac"}, "-strict"),
-        ({"video_codec": "hevc"}, "-crf"),
+        ({}, "-crf"),
         ({"container": "mkv"}, "-movflags"),
     ],
 )
