@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import itertools
+import json
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from h3runtime.api import openapi
+from h3runtime.api.app import create_app
 from h3runtime.api.examples import FORM_EXAMPLES, JSON_EXAMPLES
 from h3runtime.api.judging.resolve import resolve_request
 from h3runtime.api.request import BODIES, GUIDES, read_body
 from h3runtime.api.rules import Verdict
+from h3runtime.api.service import Service
 from h3runtime.core import AREA_CAP, Task
+from h3runtime.jobs.engine_process import EngineRecipe
+from h3runtime.settings import Settings
+from tests.api import snapshot
+from tests.api.desk import ffmpeg
 from tests.api.server import Running
 
 PICTURE = {"upload": "a"}
@@ -134,3 +143,48 @@ def test_form_examples_name_every_upload() -> None:
 def test_json_examples_are_taken_as_they_stand(server: Running, task: Task) -> None:
     job = server.post(JSON_EXAMPLES[task]["value"]).json()
     assert (job["status"], job["task"]) == ("succeeded", task)
+
+
+def test_the_document_changes_only_on_purpose() -> None:
+    """To take what it is now: `python -m tests.api.snapshot`."""
+    assert json.loads(snapshot.FILE.read_text()) == json.loads(json.dumps(snapshot.present()))
+
+
+def test_every_operation_has_a_name_a_tag_and_problems(described: dict[str, Any]) -> None:
+    operations = [
+        (path, operation)
+        for path, item in described["paths"].items()
+        for method, operation in item.items()
+        if method in ("get", "post", "delete")
+    ]
+    names = [operation["operationId"] for _, operation in operations]
+    assert len(names) == len(set(names)) and all(re.fullmatch("[a-z0-9_]+", name) for name in names)
+    for path, operation in operations:
+        assert operation["tags"] in (["jobs"], ["openai"], ["health"])
+        kind = "application/json" if path.startswith("/v1/") else "application/problem+json"
+        for status, answer in operation["responses"].items():
+            assert answer["description"]
+            if status == "default" or (status.startswith("4") and status != "416"):
+                assert answer["content"].keys() == {kind}, (path, status)
+        assert "401" not in operation["responses"] and "security" not in operation
+
+
+def test_a_job_links_to_all_that_can_be_done_with_it(described: dict[str, Any]) -> None:
+    names = {operation["operationId"] for path in described["paths"].values() for operation in path.values()}
+    for status in ("200", "202"):
+        links = described["paths"]["/generate"]["post"]["responses"][status]["links"]
+        assert {"get_job", "cancel_job", "delete_job", "get_content", "get_events"} <= links.keys() <= names
+        assert all(link["parameters"] == {"job_id": "$response.body#/id"} for link in links.values())
+
+
+def test_a_server_with_keys_says_where_it_asks_for_one(tmp_path: Path) -> None:
+    service = Service(
+        Settings(data_dir=tmp_path, api_key="x" * 32), EngineRecipe("nothing:here", ()), tool=ffmpeg()
+    )
+    told = create_app(service).openapi()
+    service.close()
+    assert told["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
+    for path, item in told["paths"].items():
+        is_open = path in ("/live", "/ready", "/metrics") or path.startswith("/v2/")
+        for operation in item.values():
+            assert ("security" in operation, "401" in operation["responses"]) == (not is_open, not is_open)
