@@ -10,27 +10,42 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, PackedLayout, ReferenceInput, SegmentKind
-from h3runtime.engine.memory_formulas import STEREO, Shot
+from h3runtime.denoiser.schedule import forwards
+from h3runtime.engine.memory_formulas import STEREO, Shot, Steps
 from h3runtime.media.vision_size import SAMPLE_EVERY, Grid, features_of, patch_grid
-from h3runtime.packing.geometry import audio_latents
+from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 
 SOUNDS = (SegmentKind.COND_AUDIO, SegmentKind.REF_AUDIO)
+PICTURES = {SegmentKind.COND, SegmentKind.REF_IMAGE}
+VIDEO_CHANNELS, AUDIO_CHANNELS = 24, 32
+"""Of the target's latents (conditioning contract §4.1, §5.1)."""
 Rows = Sequence[tuple[SegmentKind, int]]
 """Rows of each segment, in packed order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """rows: packed. text_rows: of them. vision: patch grids of every block that the text encoder sees. shots: what the
+    """steps: of one clip's sampling. vision: patch grids of every block that the text encoder sees. shots: what the
     video VAE encodes. sounds: what the audio VAE encodes, samples at 32 kHz. target: what is made, n times."""
 
-    rows: int
-    text_rows: int
+    steps: Steps
     vision: tuple[Grid, ...]
     shots: tuple[Shot, ...]
     sounds: tuple[int, ...]
     target: Shot
     n: int = 1
+
+    @property
+    def rows(self) -> int:
+        return self.steps.rows
+
+    @property
+    def text_rows(self) -> int:
+        return self.steps.text_rows
+
+    @property
+    def audio_latents(self) -> int:
+        return audio_latents(self.target.frames)
 
     @property
     def vision_rows(self) -> int:
@@ -53,13 +68,27 @@ def demand_of(spec: GenerateSpec, rows: Rows) -> Demand:
     if spec.source is not None and spec.source.sound is not None:
         sounds.append(audio_latents(spec.frames) * SAMPLES_PER_LATENT)
     return Demand(
-        rows=sum(count for _, count in rows),
-        text_rows=sum(count for kind, count in rows if kind is SegmentKind.TEXT),
+        steps=_steps(spec, rows),
         vision=tuple(_vision(spec)),
         shots=tuple(_shots(spec)),
         sounds=tuple(sounds),
         target=Shot(spec.frames, spec.width, spec.height),
         n=spec.n,
+    )
+
+
+def _steps(spec: GenerateSpec, rows: Rows) -> Steps:
+    """Conditions are held at timesteps of their own, pictures at one and sounds at another (dit-contract §5.7)."""
+    kinds = {kind for kind, count in rows if count}
+    masked = spec.source is not None
+    video = VIDEO_CHANNELS * latent_frames(spec.frames) * latent_side(spec.height) * latent_side(spec.width)
+    return Steps(
+        rows=sum(count for _, count in rows),
+        text_rows=sum(count for kind, count in rows if kind is SegmentKind.TEXT),
+        values=video + AUDIO_CHANNELS * STEREO * audio_latents(spec.frames),
+        forwards=forwards(spec.sampling),
+        clocks=2 + bool(kinds & PICTURES) + bool(kinds & set(SOUNDS)) + 2 * masked,
+        ahead=not masked,
     )
 
 

@@ -14,7 +14,6 @@ import torch
 
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec, Work
-from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine.capacity import capacity_bytes, held_bytes
 from h3runtime.engine.demand import Demand, Rows, as_shown, demand_of, rows_by_kind
 from h3runtime.engine.load import Models
@@ -60,13 +59,12 @@ class Estimator:
         known = Known(self._rows_of(spec.prompt), self._sounds.latents(spec), self._rows_of)
         rows = known.rows(spec)
         demand = demand_of(spec, rows)
-        count = forwards(spec.sampling)
         memory = estimate(sizes, demand)
         capacity = capacity_bytes(self._device)
         return Estimate(
             rows=rows_by_kind(rows),
-            forwards=count,
-            work=work_of(sizes, demand, count),
+            forwards=demand.steps.forwards,
+            work=work_of(sizes, demand),
             memory=memory.told(),
             peak_bytes=memory.total,
             capacity_bytes=capacity,

@@ -65,7 +65,7 @@ def give_back(device: torch.device) -> None:
     Not to be called while an exception is being handled: it holds the tensors of every frame it passed.
     """
     gc.collect()
-    _trim_heap()
+    trim_heap()
     if device.type != "cuda":
         return
     try:
@@ -74,7 +74,7 @@ def give_back(device: torch.device) -> None:
         raise EngineDead(f"the device failed: {_first_line(error)}") from error
 
 
-def _trim_heap() -> None:
+def trim_heap() -> None:
     """What has been freed goes back to the system; glibc keeps it otherwise, in pieces too small for the next job."""
     with suppress(AttributeError, OSError):
         ctypes.CDLL(None).malloc_trim(0)

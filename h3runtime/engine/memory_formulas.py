@@ -18,10 +18,11 @@ from h3runtime.conditioning.config import TextEncoderConfig, VisionConfig
 from h3runtime.conditioning.layers import FP32, chunk_bytes
 from h3runtime.conditioning.vision_tower import patch_values
 from h3runtime.core import CHUNK_FRAMES
-from h3runtime.denoiser.config import DitConfig
-from h3runtime.denoiser.plan import WINDOW_BYTES
-from h3runtime.engine import room
+from h3runtime.denoiser.blocks import QK_ROWS
+from h3runtime.denoiser.config import AXES, BLOCK_VECTORS, MODALITIES, DitConfig
+from h3runtime.denoiser.plan import WINDOW_BYTES, row_bytes
 from h3runtime.media.vision_size import features_of
+from h3runtime.quant.slices import SLICE_ELEMENTS
 from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
 from h3runtime.vae.chunks import FRAME_OVERLAP, PIECE_LATENTS, TIME_PATCH
 from h3runtime.vae.tiling import ALIGNMENT
@@ -40,6 +41,18 @@ an H200."""
 WAVE_COPIES = 18
 """Of the audio decoder's widest stage: three kernels' sums, and activations at twice the rate. 17.8 on a CPU, 11.3 on
 an H200."""
+BLOCKED, NARROW = 16, 8
+"""Channels that a CPU's convolution pads a narrow stage to, measured with the embedded decoder: 52,100 numbers a latent
+where its widest stage has 28,800."""
+LATENT_COPIES = 4
+"""fp32 vectors of both latents: x, the noise, the estimate and the one before it."""
+SLICE_BYTES = 10
+"""Of each weight of a slice that is decoded: its number, looked up and scaled in fp32, and its place in the table."""
+WAITING_CHUNKS = 3
+"""Chunks of 17 frames on the host: one to be written, one copied, one waiting."""
+HEAP_SHARE, HEAP_BYTES = 2.2, 100 * 2**20
+"""glibc serves what is smaller than 32 MiB from a heap with holes. Measured on a CPU: of 4 MiB in use the process had
+13, of 13 40, of 36 115, of 54 145, of 142 250, and of 302, with frames on their way, 500."""
 PIECE_FRAMES = PIECE_LATENTS * TIME_PATCH
 """Frames that the video decoder makes at once: 28."""
 
@@ -112,26 +125,115 @@ def audio_encode_bytes(config: AudioEncoderConfig | None, samples: int) -> int:
     return 0 if config is None else SOUND_COPIES * FP32 * STEREO * config.widths[0] * samples
 
 
-def sampling_bytes(config: DitConfig, dtype: torch.dtype, rows: int) -> int:
-    """The widest place of a block for all rows, and the modulation of a window of steps."""
-    return room.working_bytes(config, dtype, rows) + WINDOW_BYTES
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """What a run of the network has: packed rows, those of text, values of both target latents, forwards, distinct
+    timesteps of one. ahead: the modulation of all forwards is made ahead of them, as far as a window holds it."""
+
+    rows: int
+    text_rows: int
+    values: int
+    forwards: int
+    clocks: int
+    ahead: bool = True
 
 
-def audio_decode_bytes(config: AudioDecoderConfig | None, latents: int) -> int:
-    """Both channels at the widest stage, as often as it is held at once."""
+@dataclass(frozen=True, slots=True)
+class Computing:
+    """How a network computes. decoded: its blocks' weights are stored in another form and made anew at every use;
+    adaln_decoded: those of the modulation. on_host: on the CPU, which norms in fp32."""
+
+    dtype: torch.dtype
+    decoded: bool
+    adaln_decoded: bool
+    on_host: bool
+
+
+def sampling_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
+    """What the whole run keeps, and the widest place of a block or of the modulation."""
+    blocks = max(_attention_bytes(config, how, steps.rows), _mlp_bytes(config, how, steps.rows))
+    return _run_bytes(config, how, steps) + max(blocks, _adaln_bytes(config, how))
+
+
+def _run_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
+    """cos and sin of every row, both latents as the sampler and the network have them, the text, the modulation."""
+    size = how.dtype.itemsize
+    rotary = 2 * AXES * config.rope_freqs * size * steps.rows
+    latents = steps.values * (LATENT_COPIES * FP32 + 2 * size)
+    text = steps.text_rows * (config.text_dim * FP32 + config.hidden * size)
+    tables = steps.clocks * row_bytes(config.layers, config.hidden, how.dtype)
+    # Tables that no window holds are made block by block.
+    held = min(steps.forwards if steps.ahead else 1, WINDOW_BYTES // tables)
+    return rotary + latents + text + held * tables
+
+
+def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
+    """h and its normed copy, q, k and v; beside them a chunk while it is normed, or the result and its projection."""
+    size, inner = how.dtype.itemsize, config.inner
+    base = rows * size * (2 * config.hidden + 3 * inner)
+    norm = min(rows, QK_ROWS) * inner * (3 * FP32 if how.on_host else 2 * size)
+    result = rows * (size * (inner + config.hidden) + FP32 * config.heads) + _decoded(how, inner * config.hidden)
+    return max(base + norm, base + result, _product(how, rows, config.hidden, 3 * inner, 2 * config.hidden))
+
+
+def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
+    """h and its normed copy, gate and value, and the product's projection."""
+    held = 2 * config.hidden
+    first = _product(how, rows, config.hidden, 2 * config.ffn, held)
+    return max(first, _product(how, rows, config.ffn, config.hidden, held + 2 * config.ffn))
+
+
+def _product(how: Computing, rows: int, width: int, out_width: int, held: int) -> int:
+    """A linear over all rows that already hold `held` numbers each: while its weight is decoded, and its result."""
+    size, weight = how.dtype.itemsize, _decoded(how, width * out_width)
+    decoding = min(width * out_width, SLICE_ELEMENTS) * SLICE_BYTES if how.decoded else 0
+    return rows * size * held + weight + max(decoding, rows * size * out_width)
+
+
+def _decoded(how: Computing, values: int) -> int:
+    return values * how.dtype.itemsize if how.decoded else 0
+
+
+def _adaln_bytes(config: DitConfig, how: Computing) -> int:
+    """The widest projection, if it has to be decoded."""
+    values = MODALITIES * BLOCK_VECTORS * config.hidden * config.time_dim
+    decoding = min(values, SLICE_ELEMENTS) * SLICE_BYTES
+    return values * how.dtype.itemsize + decoding if how.adaln_decoded else 0
+
+
+def audio_decode_bytes(config: AudioDecoderConfig | None, latents: int, *, on_host: bool) -> int:
+    """Both channels at the widest stage, as often as it is held at once. A CPU's convolutions take narrow stages in
+    blocks of 16 channels."""
     if config is None:
         return 0
     lengths = accumulate(config.up_strides, lambda a, b: a * b)
-    widest: int = max(width * length for width, length in zip(config.widths[1:], lengths, strict=True))
-    return WAVE_COPIES * FP32 * STEREO * widest * latents
+    stages = [(width, length) for width, length in zip(config.widths[1:], lengths, strict=True)]
+    widest: int = max(WAVE_COPIES * width * length for width, length in stages)
+    blocked = max((BLOCKED * length for width, length in stages if on_host and width < NARROW), default=0)
+    return FP32 * STEREO * (widest + blocked) * latents
 
 
 def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot) -> int:
-    """A piece of 28 frames beside the rows of tiles that it is joined from, 17 of its frames in fp32 twice, and the
-    tokens of a tile: gate and value, their product, five widths."""
+    """The larger of two moments: a piece of 28 frames is there, and 17 of them become colours, twice in fp32; or its
+    last tile is made, from tokens that are held three times as wide as the gate and five times the width."""
     if config is None:
         return 0
-    pixels = 3 * target.width * target.height
+    size, values = dtype.itemsize, 3 * target.width * target.height
+    shown = min(CHUNK_FRAMES, target.frames)
+    join = (PIECE_FRAMES + FRAME_OVERLAP) * size + 2 * shown * FP32
+    if target.frames > CHUNK_FRAMES + FRAME_OVERLAP:
+        # The part before is still on its way to the host, and this one is blended with it.
+        join += shown * (size + FP32)
     tokens = PIECE_LATENTS * min(target.width, tile) * min(target.height, tile) // ALIGNMENT**2
-    widest = tokens * (3 * config.feed_forward + 5 * config.width)
-    return pixels * (2 * PIECE_FRAMES * dtype.itemsize + 2 * CHUNK_FRAMES * FP32) + widest * dtype.itemsize
+    widest = tokens * (3 * config.feed_forward + 5 * config.width) * size
+    return max(values * join, widest + values * PIECE_FRAMES * size)
+
+
+def host_frames_bytes(target: Shot, *, on_host: bool) -> int:
+    """Chunks of pictures on their way to the encoder, which a device's memory has nothing of."""
+    return WAITING_CHUNKS * 3 * min(CHUNK_FRAMES, target.frames) * target.width * target.height if on_host else 0
+
+
+def heap_bytes(needed: int, *, on_host: bool) -> int:
+    """What a process grows by that needs `needed` bytes at once: on the CPU also what the C library can't reuse."""
+    return needed + min(int(HEAP_SHARE * needed), HEAP_BYTES) if on_host else needed

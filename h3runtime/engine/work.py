@@ -24,7 +24,7 @@ from h3runtime.engine.demand import Demand
 from h3runtime.engine.memory_estimate import ModelSizes
 from h3runtime.engine.memory_formulas import STEREO, Shot
 from h3runtime.media.vision_size import features_of
-from h3runtime.packing.geometry import audio_latents, latent_frames
+from h3runtime.packing.geometry import latent_frames
 from h3runtime.vae.audio_config import UNIT_DILATIONS, AudioDecoderConfig, AudioEncoderConfig
 from h3runtime.vae.chunks import FRAME_OVERLAP, PIECE_LATENTS, plan
 from h3runtime.vae.tiling import ALIGNMENT, Tiling
@@ -34,14 +34,16 @@ UNIT_KERNEL = 7
 """Taps of the first convolution of an audio encoder's unit; the second has one (conditioning contract §5.2)."""
 
 
-def work_of(models: ModelSizes, demand: Demand, forwards: int) -> Work:
+def work_of(models: ModelSizes, demand: Demand) -> Work:
     target = demand.target
-    sampling = forwards * forward_work(models.transformer, demand.rows) + refiner_work(models.transformer, demand)
+    sampling = demand.steps.forwards * forward_work(models.transformer, demand.rows) + refiner_work(
+        models.transformer, demand
+    )
     return Work(
         {
             "conditioning": float(conditioning_work(models, demand)),
             "sampling": float(demand.n * sampling),
-            "audio_decode": float(demand.n * audio_decode_work(models.audio_decoder, audio_latents(target.frames))),
+            "audio_decode": float(demand.n * audio_decode_work(models.audio_decoder, demand.audio_latents)),
             "video_decode": float(demand.n * video_decode_work(models.video_decoder, models.tiling, target)),
             "mux": float(demand.n * target.frames * target.width * target.height),
         }
