@@ -74,6 +74,8 @@ class JobQueue:
         self._inherited: set[str] = set()
         self._facts: EngineFacts | None = None
         self._began = 0.0
+        self._held_to: str | None = None
+        self._unheld: set[str] = set()
         self.history = History(table.store)
         self._names = OutputNames(table)
         self._arrived: dict[str, float] = {}
@@ -154,6 +156,7 @@ class JobQueue:
             self.table.add(job)
             with self._changed:
                 self._line.add(job)
+                self._unheld.add(job.id)
                 self._arrived[job.id] = self._clock.steady()
         finally:
             with self._changed:
@@ -213,26 +216,33 @@ class JobQueue:
     def ahead_of(self, job_id: str) -> float | None:
         """Seconds until a waiting job begins: the rest of what computes, and what is before it. None if that can't be
         told."""
-        live = self.table.live()
-        running = [job for job in live if job.status is Status.RUNNING]
-        waiting = sorted((job for job in live if job.status is Status.QUEUED), key=lambda job: -job.order.priority)
-        ids = [job.id for job in waiting]
-        return left_of([*running, *waiting[: ids.index(job_id)]], self.predict) if job_id in ids else None
+        return dict(self._waits()).get(job_id)
 
     def tick(self) -> None:
         """What is to be done about once a second: write what isn't written, and tell waiting jobs how long."""
         self.table.flush()
-        for job in self.table.live():
-            if job.status is Status.QUEUED and not self._closed:
-                self._tell_wait(job)
-
-    def _tell_wait(self, job: Job) -> None:
-        eta, known = self.ahead_of(job.id), job.progress.eta_seconds
-        # By the second: less is no news.
-        if (eta is None) is not (known is None) or (eta is not None and known is not None and abs(eta - known) >= 1):
+        for job_id, eta in self._waits():
             with self._changed:
-                if job.id in self._line:
-                    self.table.change(job.id, progress=replace(job.progress, eta_seconds=eta))
+                if job_id in self._line and not self._closed:
+                    self._tell_wait(self.table.get(job_id), eta)
+
+    def _waits(self) -> list[tuple[str, float | None]]:
+        """How long each waiting job waits, in the order in which they are taken."""
+        live = self.table.live()
+        waiting = sorted((job for job in live if job.status is Status.QUEUED), key=lambda job: -job.order.priority)
+        total = left_of([job for job in live if job.status is Status.RUNNING], self.predict)
+        waits = []
+        for job in waiting:
+            waits.append((job.id, total))
+            own = None if total is None else left_of([job], self.predict)
+            total = None if total is None or own is None else total + own
+        return waits
+
+    def _tell_wait(self, job: Job, eta: float | None) -> None:
+        known = job.progress.eta_seconds
+        # By the second: less is no news.
+        if eta is not known and (eta is None or known is None or abs(eta - known) >= 1):
+            self.table.change(job.id, progress=replace(job.progress, eta_seconds=eta))
 
     def close(self) -> None:
         """Take no more jobs and hand out none; those that wait stay in line for the next process."""
@@ -374,12 +384,15 @@ class JobQueue:
     def _hold_to(self, checkpoint: str) -> None:
         changed = []
         with self._changed:
-            for job in [self.table.get(job_id) for job_id in self._line]:
+            if self._held_to != checkpoint:
+                self._held_to, self._unheld = checkpoint, set(self._line)
+            for job in [self.table.get(job_id) for job_id in self._unheld if job_id in self._line]:
                 if job.checkpoint is None:
                     self.table.change(job.id, checkpoint=checkpoint)
                 elif job.checkpoint != checkpoint:
                     self._line.remove(job.id)
                     changed.append(job)
+            self._unheld.clear()
         for job in changed:
             self.failed(job.id, CheckpointChanged(f"admitted under {job.checkpoint}, but {checkpoint} is loaded now"))
 

@@ -1,6 +1,6 @@
 """One SQLite file that holds the jobs, and how it may be used: opened, judged, migrated, read and written.
 
-    <data>/jobs.sqlite3    in WAL mode, so that reading never waits for whoever writes; each commit is synced to disk
+    <data>/jobs.sqlite3    in WAL mode, so that reading never waits for whoever writes; commits that matter are synced
 
 It knows no SQL of jobs: `job_rows`, `output_rows` and others write theirs within `writing` and `reading`. A file that
 is broken, foreign or of a newer version is refused and left alone. Without a path all is kept in memory.
@@ -48,21 +48,26 @@ class JobStore:
         weakref.finalize(self, _close, self._reader, self._writer)
 
     @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """One transaction, on disk when the block is left. `DiskFull`, `NotReady`: nothing of it is."""
+    def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One transaction, on disk when the block is left. `DiskFull`, `NotReady`: nothing of it is.
+
+        durable: False for what may be lost when the power fails; the end of a process loses nothing in either case.
+        """
         if not self._writing.acquire(timeout=BUSY_SECONDS):
             raise NotReady("the record of jobs is being written; try again in a moment")
         try:
-            with self._typed(), self._transaction() as connection:
+            with self._typed(), self._transaction(durable) as connection:
                 yield connection
         finally:
             self._writing.release()
 
     @contextmanager
-    def _transaction(self) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, durable: bool) -> Iterator[sqlite3.Connection]:
         if self._writer.in_transaction:
             yield self._writer
             return
+        # FULL syncs the log at each commit, NORMAL only when it is folded into the file (sqlite.org/pragma.html).
+        self._writer.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
         self._writer.execute("BEGIN IMMEDIATE")
         try:
             yield self._writer
@@ -119,7 +124,6 @@ def _open(path: Path) -> sqlite3.Connection:
         connection = _connect(str(path))
         _judge(connection, path)
         connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
         _migrate(connection)
     except (OSError, sqlite3.Error) as error:
         if connection is not None:

@@ -47,6 +47,7 @@ class _Unsaved:
 
     with_spec: bool = False
     also: tuple[Also, ...] = ()
+    durable: bool = True
 
 
 class JobTable:
@@ -132,7 +133,10 @@ class JobTable:
             if changes.keys() <= {"progress"}:
                 self._stale.add(job_id)
             else:
-                self._save(after, entry.log.last + len(news), _Unsaved("spec" in changes, (also,) if also else ()))
+                # Without the mark that a job computes, a new process computes it all the same.
+                durable = after.status is not Status.RUNNING or "clip" in changes
+                what = _Unsaved("spec" in changes, (also,) if also else (), durable)
+                self._save(after, entry.log.last + len(news), what)
             self._replace(entry, after, news)
         if after.status.ended:
             self._ends.ring(job_id, once=True)
@@ -254,7 +258,7 @@ class JobTable:
         holds up the engine's supervisor, which must hear its engine."""
         if not self._unsaved:
             try:
-                with self.store.writing() as connection:
+                with self.store.writing(durable=what.durable) as connection:
                     _write(connection, job, event, what)
                 self._stale.discard(job.id)
                 return
@@ -294,7 +298,7 @@ class JobTable:
             stale, self._stale = self._stale, set()
             for job_id in stale & self._entries.keys():
                 entry = self._entries[job_id]
-                self._save(entry.job, entry.log.last, _Unsaved())
+                self._save(entry.job, entry.log.last, _Unsaved(durable=False))
             return not self._unsaved
 
 

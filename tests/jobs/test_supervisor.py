@@ -4,20 +4,25 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
 
-from h3runtime.core import GenerateSpec, SamplerSettings, Task
+from h3runtime.core import GenerateSpec, Progress, SamplerSettings, Task
+from h3runtime.errors import InternalError, Interrupted, JobCancelled, Loading, NotReady
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.jobs.engine_state import EngineStatus
 from h3runtime.jobs.files import Folders
+from h3runtime.jobs.limits import Running
 from h3runtime.jobs.queue import JobQueue
+from h3runtime.jobs.store import JobStore
 from h3runtime.jobs.supervisor import Limits, Supervisor
 from h3runtime.jobs.table import Job, JobTable
 from h3runtime.settings import Settings
@@ -35,20 +40,20 @@ def quiet() -> Iterator[None]:
 class Bench:
     def __init__(self, folder: Path, engine: tuple[Any, ...], limits: Limits, factory: str) -> None:
         self.folders = Folders(Settings(data_dir=folder))
-        self.table = JobTable()
+        self.table = JobTable(JobStore(self.folders.store))
         self.queue = JobQueue(self.table, self.folders, 16)
         self.supervisor = Supervisor(EngineRecipe(factory, engine), self.queue, limits)
         self.count = 0
 
-    def add(self, prompt: str, steps: int = 2) -> str:
+    def add(self, prompt: str, steps: int = 2, n: int = 1) -> str:
         self.count += 1
         job_id = f"job{self.count}"
+        return self.queue.admit(replace(self.spec(job_id, steps), prompt=prompt, n=n), ()).id
+
+    def spec(self, job_id: str, steps: int = 2) -> GenerateSpec:
         scratch = self.folders.scratch_of(job_id)
-        scratch.mkdir()
-        sampling = SamplerSettings(steps, seed=1)
         output = self.folders.outputs / f"{job_id}.mp4"
-        spec = GenerateSpec(job_id, Task.T2VA, prompt, 64, 64, 5, sampling, output, scratch)
-        return self.queue.admit(spec, ()).id
+        return GenerateSpec(job_id, Task.T2VA, "x", 64, 64, 5, SamplerSettings(steps, seed=1), output, scratch)
 
     def ended(self, job_id: str) -> Job:
         return self.until(lambda: self.table.get(job_id), lambda job: job.status.ended)
@@ -75,6 +80,7 @@ def bench(
         yield found
     finally:
         found.supervisor.close()
+        found.table.close()
         found.folders.close()
 
 
@@ -221,12 +227,41 @@ def test_a_process_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:
 
 
 def test_cancelling_what_hears_nothing_ends_it_all_the_same(tmp_path: Path) -> None:
-    with bench(tmp_path) as found:
+    with bench(tmp_path, stages={"sampling": 0.5}) as found:
         deaf, second = found.add("hang_at=sampling"), found.add("x")
         found.until(lambda: found.table.get(deaf), lambda job: job.progress.stage == "sampling")
         found.supervisor.cancel(deaf)
         assert found.ended(deaf).status == "cancelled"
         assert found.ended(second).status == "succeeded"
+
+
+def test_a_cancel_waits_for_the_end_of_a_long_step(tmp_path: Path) -> None:
+    """However short the grace is: a step that takes its time is no deaf engine."""
+    with bench(tmp_path, stop_grace=0.1) as found:
+        found.status(EngineStatus.READY)
+        pid = found.supervisor.pid
+        job_id = found.add("x step_seconds=0.6", steps=3)
+        found.until(lambda: found.table.get(job_id), lambda job: job.progress.stage == "sampling")
+        found.supervisor.cancel(job_id)
+        assert found.ended(job_id).status == "cancelled"
+        assert found.ended(found.add("x")).status == "succeeded"
+        assert found.supervisor.pid == pid
+
+
+def test_the_grace_of_a_cancel_is_three_of_the_job_s_own_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    limits, job = Limits({"sampling": 600.0}), Running("a")
+    for step, moment in enumerate((150.0, 152.0, 157.0, 159.0)):
+        now = moment
+        job.advance(Progress("sampling", step, 9))
+    job.stop_sent = 160.0
+    cancel, leave = JobCancelled("x"), Interrupted("x")
+    now = 174.9
+    assert job.overdue(limits, cancel) is None
+    assert job.overdue(limits, leave) is leave
+    now = 175.1
+    assert job.overdue(limits, cancel) is cancel
 
 
 def test_a_stop_reaches_its_own_job_and_no_other(tmp_path: Path) -> None:
@@ -257,12 +292,86 @@ def test_no_process_is_named_once_it_is_gone(tmp_path: Path) -> None:
         assert found.supervisor.pid is None
 
 
-def test_closing_interrupts_what_computes_and_what_waits(tmp_path: Path) -> None:
+def test_closing_puts_what_computes_back_into_the_line(tmp_path: Path) -> None:
     with bench(tmp_path) as found:
         jobs = [found.add("x step_seconds=0.1", steps=100), found.add("x")]
         found.until(lambda: found.table.get(jobs[0]), lambda job: job.progress.stage == "sampling")
         pid = found.supervisor.pid
         found.supervisor.close()
-        assert [getattr(found.ended(job_id).error, "code", None) for job_id in jobs] == ["interrupted"] * 2
+        assert [(job.status, job.attempt) for job in map(found.table.get, jobs)] == [("queued", 1), ("queued", 0)]
         assert pid is not None
         assert is_gone(pid)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 20.0])
+def test_a_drain_lets_a_job_finish_or_puts_it_back_and_it_is_made_after_a_restart(
+    tmp_path: Path, seconds: float
+) -> None:
+    with bench(tmp_path, stop_grace=5.0) as found:
+        jobs = [found.add("x step_seconds=0.1", steps=10), found.add("x")]
+        found.until(lambda: found.table.get(jobs[0]), lambda job: job.progress.stage == "sampling")
+        found.supervisor.drain(seconds)
+        assert found.table.get(jobs[0]).status == ("succeeded" if seconds else "queued")
+        assert found.table.get(jobs[1]).status == "queued"
+        found.table.close()
+    with bench(tmp_path) as found:
+        assert [found.ended(job_id).status for job_id in jobs] == ["succeeded", "succeeded"]
+        assert found.table.get(jobs[0]).attempt == (1 if seconds else 2)
+
+
+def test_an_estimate_is_told_while_a_job_computes(tmp_path: Path) -> None:
+    with bench(tmp_path) as found:
+        found.status(EngineStatus.READY)
+        job_id = found.add("x step_seconds=0.2", steps=100)
+        found.until(lambda: found.table.get(job_id), lambda job: job.progress.stage == "sampling")
+        began = time.monotonic()
+        told = found.supervisor.estimate(replace(found.spec("y"), prompt=f"peak={2**40}"))
+        assert time.monotonic() - began < 2
+        assert (told.peak_bytes, told.fits, told.would_fit) == (2**40, False, "64x64, 5 frames")
+        # One that takes its time holds up neither a stop nor the next one's own error.
+        with pytest.raises(NotReady, match="within 0"):
+            found.supervisor.estimate(replace(found.spec("y"), prompt="weigh_seconds=0.5"), 0.1)
+        found.supervisor.cancel(job_id)
+        assert found.ended(job_id).status == "cancelled"
+        with pytest.raises(InternalError) as raised:
+            found.supervisor.estimate(replace(found.spec("y"), prompt="weigh_bug"))
+        assert "secret" not in raised.value.message
+
+
+def test_without_an_engine_there_is_no_estimate(tmp_path: Path) -> None:
+    with bench(tmp_path / "slow", (30.0,)) as found, pytest.raises(Loading):
+        found.supervisor.estimate(found.spec("y"))
+    with bench(tmp_path / "dead", (0.0, "checkpoint")) as found:
+        found.status(EngineStatus.DEAD)
+        with pytest.raises(NotReady):
+            found.supervisor.estimate(found.spec("y"))
+
+
+def test_an_engine_that_dies_takes_open_questions_with_it(tmp_path: Path) -> None:
+    with bench(tmp_path) as found:
+        found.status(EngineStatus.READY)
+        told: list[str] = []
+
+        def ask() -> None:
+            try:
+                found.supervisor.estimate(replace(found.spec("y"), prompt="weigh_seconds=20"))
+            except NotReady as error:
+                told.append(error.code)
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        time.sleep(0.2)
+        found.ended(found.add("die_at=sampling"))
+        asking.join(PATIENCE)
+        assert told == ["loading"]
+
+
+def test_previews_and_several_clips_cross_the_pipe(tmp_path: Path) -> None:
+    with bench(tmp_path) as found:
+        job = found.ended(found.add("x", n=3))
+        assert job.clip is not None
+        names = [clip.output.name for clip in (job.clip, *job.clip.variants)]
+        assert names == [f"{job.id}-{index}.mp4" for index in range(3)]
+        assert sorted(path.name for path in found.folders.outputs.iterdir()) == names
+        preview = found.queue.preview_of(job.id)
+        assert preview is not None and preview.read_bytes().startswith(b"\x89PNG")
