@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +18,7 @@ from PIL import Image
 
 from tests.api.desk import data_url
 from tests.api.server import SMALL, Running, picture
+from tests.clips import moving, write_clip
 
 
 def turned(width: int, height: int, orientation: int) -> bytes:
@@ -85,6 +92,48 @@ def test_all_forms_of_one_picture_give_the_same_clip(server: Running) -> None:
     ]
     assert len(set(hashes)) == 1
     assert hashes[0] != server.post(body).json()["sha256"]
+
+
+def test_all_forms_of_one_clip_are_the_same_input(
+    server: Running, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A23: as a part, a data URL, one with line breaks, a path and a URL."""
+    data = write_clip(tmp_path / "one.mp4", moving(5, 64, 64), codec="libx264", pixel_format="yuv420p").read_bytes()
+    assert server.service.settings.media_root is not None
+    (server.service.settings.media_root / "one.mp4").write_bytes(data)
+    with hosted(tmp_path) as place:
+        allowed = server.service.settings.model_copy(update={"url_allow": (place,)})
+        monkeypatch.setattr(server.service._admission, "_settings", allowed)
+        ways = [
+            {"upload": "a"},
+            {"data": data_url(data)},
+            {"data": f"data:video/mp4;base64,{base64.encodebytes(data).decode()}"},
+            {"path": "one.mp4"},
+            {"url": f"http://{place}/one.mp4"},
+        ]
+        guides = [{"video": way, "frame": 17 * index} for index, way in enumerate(ways)]
+        job = upload(server, {**SMALL, "frames": 90, "keyframes": guides}, {"a": data})
+    assert job.status_code == 200, job.text
+    clips = [guide.clip for guide in server.service.table.get(job.json()["id"]).spec.guides]
+    assert {(clip.file.sha256, clip.first, clip.frames) for clip in clips if clip} == {
+        (hashlib.sha256(data).hexdigest(), 0, 5)
+    }
+    assert len(clips) == 5
+
+
+@contextmanager
+def hosted(folder: Path) -> Iterator[str]:
+    """`HOST:PORT` of a server of the folder's files."""
+    handler = partial(Quiet, directory=str(folder))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        yield f"127.0.0.1:{web.server_port}"
+        web.shutdown()
+
+
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def upload(server: Running, request: dict[str, Any], files: dict[str, bytes]) -> Any:
