@@ -10,6 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from h3runtime.core import Task
+from h3runtime.packing import geometry
 from tests.page.driver import Site, picture
 
 
@@ -308,3 +309,18 @@ def test_the_form_has_every_field_that_the_server_describes(site: Site) -> None:
     names = {"n": "Number of clips", "output": "File name", "callback_url": "Callback URL", "loras": "LoRAs"}
     for name in set(described["Ref2vaBody"]["properties"]) - own:
         assert names.get(name, name.replace("_", " ").capitalize()) in labels, name
+
+
+def test_the_grid_is_the_servers(site: Site) -> None:
+    wanted = [round(0.01 + 0.0173 * index, 4) for index in range(860)]
+    told = site.page.evaluate(
+        """async (wanted) => {
+            const { framesFor, nearestFrames } = await import("/page/grid.js");
+            const all = [...Array(400).keys()];
+            return [wanted.map((seconds) => framesFor(seconds, 362)), all.map((count) => nearestFrames(count, 362))];
+        }""",
+        wanted,
+    )
+    assert told[0] == [geometry.frames_for_seconds(seconds) for seconds in wanted]
+    for frames, nearest in enumerate(told[1]):
+        assert nearest in geometry.legal_neighbours(frames, 362) or nearest == frames

@@ -37,8 +37,10 @@ export function createCanvas(limits, onChange) {
     element: box.element,
     write(request) {
       if (isExact()) {
-        if (width.control.value !== "") request.width = Number(width.control.value);
-        if (height.control.value !== "") request.height = Number(height.control.value);
+        // An empty side is sent as null, so that the server asks for it: left out, it would choose another canvas.
+        for (const [name, box] of [["width", width], ["height", height]]) {
+          request[name] = box.control.value === "" ? null : Number(box.control.value);
+        }
         return;
       }
       if (shape.control.value !== "auto") request.aspect_ratio = shape.control.value;

@@ -52,15 +52,16 @@ function number(label, schema, context) {
     max: schema.maximum,
     placeholder: schema.default,
   });
-  // What isn't a number reads as nothing: the browser shows it, and the server's word for it would be the same.
-  const read = () => (control.value === "" ? undefined : Number(control.value));
+  // What isn't a number is sent as what it is, so that the server says so: left out, it would be ignored.
+  const nothing = () => (control.validity.badInput ? "?" : undefined);
+  const read = () => (control.value === "" ? nothing() : Number(control.value));
   return simple(label, control, schema, context, read, (value) => {
     control.value = value === undefined || value === schema.default ? "" : value;
   });
 }
 
 function text(label, schema, context) {
-  const control = el("input", { type: "text", maxlength: schema.maxLength, placeholder: schema.default, spellcheck: "false", autocomplete: "off" });
+  const control = el("input", { type: "text", placeholder: schema.default, spellcheck: "false", autocomplete: "off" });
   const read = () => (control.value.trim() === "" ? undefined : control.value.trim());
   return simple(label, control, schema, context, read, (value) => {
     control.value = value === undefined || value === schema.default ? "" : String(value);
@@ -68,7 +69,8 @@ function text(label, schema, context) {
 }
 
 function prose(label, schema, context) {
-  const control = el("textarea", { rows: "2", maxlength: schema.maxLength });
+  // No `maxlength`: what is pasted would be cut without a word.
+  const control = el("textarea", { rows: "2" });
   const read = () => (control.value.trim() === "" ? undefined : control.value);
   return simple(label, control, schema, context, read, (value = "") => {
     control.value = value;

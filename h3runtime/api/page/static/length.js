@@ -24,7 +24,7 @@ export function createLength(limits, onChange) {
 
   function listen(box, name, toFrames) {
     box.control.addEventListener(name, () => {
-      if (box.control.value !== "") set(toFrames(Number(box.control.value)));
+      set(box.control.value === "" ? count : toFrames(Number(box.control.value)));
       onChange();
     });
   }

@@ -21,7 +21,7 @@ const http = createHttp(askForKey);
 const sent = createSent();
 const jobs = createJobs(http, onJob);
 const compare = createCompare(http);
-const queue = createQueue(jobs, { onOpen: openJob, onCompare: compare.open });
+const queue = createQueue(jobs, { onOpen: openJob, onCompare: compare.open, onMore: () => attempt(jobs.more) });
 const detail = createDetail(http, jobs, { sent: sent.of, cancel, remove, retry, curl, load, use: (name, job) => form?.composer.useJob(name, job) });
 const states = new Map();
 let form = null;
@@ -31,6 +31,7 @@ let isReady = false;
 startStatus(http, (ready) => {
   if (!form && !making) makeForm(ready);
   nameBackends(ready);
+  if (!isReady && ready.status === "ready") form?.estimate.soon();
   isReady = ready.status === "ready";
   allowSending();
 });
@@ -88,6 +89,7 @@ async function send(request, files) {
   const button = byId("send");
   button.setAttribute("aria-busy", "true");
   button.disabled = true;
+  button.textContent = "Sending…";
   say("Sending.");
   try {
     const job = await submit(http, request, files);
@@ -104,7 +106,9 @@ async function send(request, files) {
   } finally {
     button.removeAttribute("aria-busy");
     allowSending();
-    button.focus();
+    button.textContent = "Generate";
+    // What was queued has been brought into view; the focus stays where it was without taking that back.
+    button.focus({ preventScroll: true });
   }
 }
 

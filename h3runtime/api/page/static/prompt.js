@@ -6,10 +6,9 @@ import { resolve } from "./schema.js";
 
 /** What the form of the base tasks has no place for. */
 const REFERENCE_ONLY = ["summary", "task_types", "subjects", "retention"];
-const MOST = 7000;
 
 export function createPrompt(schema, context, onChange) {
-  const text = fieldBox("Prompt", el("textarea", { rows: "6", maxlength: String(MOST), required: "" }), "What happens in the clip, and what is heard.", { wide: true });
+  const text = fieldBox("Prompt", el("textarea", { rows: "6", required: "" }), "What happens in the clip, and what is heard.", { wide: true });
   const object = (schema.anyOf || []).map((kind) => resolve(kind, context.schemas)).find((kind) => kind.properties);
   const { fields, elements } = fieldsOf(object, { ...context, onChange });
   const parts = groupBox("Prompt by its parts", el("div", { class: "grid" }, ...elements), { hint: "The server puts them into the form that the model was trained on." });

@@ -3,10 +3,10 @@ import { button, byId, el, setText } from "./dom.js";
 import { hasEnded } from "./jobs.js";
 import { clock, plain, seconds, shorten } from "./words.js";
 
-export function createQueue(jobs, { onOpen, onCompare }) {
+export function createQueue(jobs, { onOpen, onCompare, onMore }) {
   const cards = new Map();
   const list = byId("jobs");
-  const more = button("Older jobs", () => jobs.more());
+  const more = button("Older jobs", onMore);
   const compare = button("Compare side by side", () => onCompare(chosen()), { class: "primary" });
   const bar = el("div", { class: "actions", hidden: true }, compare, button("Clear choice", clear, { class: "quiet" }));
   const nothing = el("p", { class: "muted" }, "No jobs yet.");

@@ -104,7 +104,6 @@ export function createReferences(onChange) {
   return {
     element,
     zone,
-    addFiles: add,
     labels: () => labelled().flat(),
     clear() {
       items = [];

@@ -14,7 +14,7 @@ export function bodyOf(request, files) {
 export const sizeOf = (files) => Object.values(files).reduce((sum, file) => sum + file.size, 0);
 
 /** A name for one press of the button: a request that is sent again after a broken connection makes one job. */
-export function freshKey() {
+function freshKey() {
   return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
 }
 

@@ -210,7 +210,6 @@ export function createTimeline({ frames, ends, continued, onChange }) {
       request.keyframes = guides.map((guide, index) => keyframe(guide, `guide${index + 1}`, files));
     },
     at: ([index]) => guides[index]?.row || zone,
-    addFiles: add,
   };
 }
 
