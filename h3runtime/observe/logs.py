@@ -55,7 +55,7 @@ def configure(
     prompts: bool = False,
     secrets: Iterable[str] = (),
 ) -> None:
-    """Send all logging of this process to `target` and, if given, to `file` (one process a file: it is rotated).
+    """Send all logging of this process to `target` and, if given, to `file`, which is rotated.
 
     prompts: whether `log_prompt` writes. secrets: texts that no line may show. May be called again; the last call wins.
     Raises ValueError for an unknown level, OSError for a file that can't be opened.

@@ -12,10 +12,12 @@ Made by `logs`; fed by the logging module, one line at a time and under its lock
 
 from __future__ import annotations
 
+import fcntl
 import json
 import logging
 import os
 import select
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -77,16 +79,20 @@ class Stream(_Losing):
 class Rotated(_Losing):
     """Lines to a file, which is renamed to `.1` before it gets larger than `size` bytes; `kept` old ones stay.
 
-    OSError if it can't be opened. One process a file.
+    OSError if it can't be opened. Several processes may write the same one: each appends whole lines, and whoever finds
+    that another has begun a new file goes on in that one.
     """
 
     def __init__(self, file: Path, size: int, kept: int) -> None:
         super().__init__()
         self._file, self._size, self._kept = file, size, kept
+        self._fd = -1
         self._open()
 
     def write(self, text: str) -> None:
-        if os.fstat(self._fd).st_size + len(text) > self._size:
+        if not self._is_current():
+            self._open()
+        elif os.fstat(self._fd).st_size + len(text) > self._size:
             self._rotate()
         self._pen.write(text)
 
@@ -95,20 +101,27 @@ class Rotated(_Losing):
         super().close()
 
     def _open(self) -> None:
+        """The file in use stays so until the new one is open."""
+        before = self._fd
         self._fd = os.open(self._file, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._pen = _Pen(self._fd)
+        if before >= 0:
+            os.close(before)
+
+    def _is_current(self) -> bool:
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._fd), self._file.stat())
+        return False
 
     def _rotate(self) -> None:
-        """The old file stays in use until a new one is open."""
-        names = [self._file, *(self._file.with_name(f"{self._file.name}.{n}") for n in range(1, self._kept + 1))]
-        # Absent, it was renamed before and no new one could be opened: the old ones must not move again.
-        if self._file.exists():
-            for older, newer in zip(reversed(names), reversed(names[:-1]), strict=False):
-                if newer.exists():
-                    newer.replace(older)
-        before = self._fd
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        # Another process may have been first.
+        if self._is_current():
+            older = [self._file.with_name(f"{self._file.name}.{number}") for number in range(self._kept, 0, -1)]
+            for late, early in zip(older, [*older[1:], self._file], strict=True):
+                if early.exists():
+                    early.replace(late)
         self._open()
-        os.close(before)
 
 
 class _Pen:

@@ -100,6 +100,33 @@ def test_a_file_is_rotated_and_the_oldest_go(tmp_path: Path) -> None:
     assert all(path.stat().st_size <= 100 for path in tmp_path.iterdir())
 
 
+def test_two_processes_write_one_file(tmp_path: Path) -> None:
+    """Two handlers stand for them: what one has begun, the other goes on with, and no line is lost or torn."""
+    one, other = (Rotated(tmp_path / "h3.log", 300, 9) for _ in range(2))
+    for number in range(60):
+        (one if number % 3 else other).emit(record(str(number)))
+    assert (one.lost, other.lost) == (0, 0)
+    one.close()
+    other.close()
+    names = ["h3.log", *(f"h3.log.{n}" for n in range(1, 10))]
+    kept = [
+        event
+        for name in reversed(names)
+        if (tmp_path / name).exists()
+        for event in events((tmp_path / name).read_text())
+    ]
+    assert kept == [str(number) for number in range(60)]
+
+
+def test_a_file_that_was_taken_away_is_begun_anew(tmp_path: Path) -> None:
+    handler = Rotated(tmp_path / "h3.log", 1000, 2)
+    handler.emit(record("one"))
+    (tmp_path / "h3.log").rename(tmp_path / "elsewhere")
+    handler.emit(record("two"))
+    handler.close()
+    assert events((tmp_path / "h3.log").read_text()) == ["two"]
+
+
 def test_a_file_that_cannot_begin_anew_goes_on_and_keeps_its_old_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
