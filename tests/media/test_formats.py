@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from h3runtime.core import AudioCodec, Container, EncodeSettings, PixelFormat, VideoCodec
@@ -97,6 +97,7 @@ JSON = st.recursive(
 )
 
 
+@settings(deadline=None)
 @given(JSON | st.fixed_dictionaries({}, optional=dict.fromkeys(FormatWish.__slots__, JSON)))
 def test_no_json_is_too_odd_to_be_judged(raw) -> None:
     for offence in judge_format(raw, FULL):
