@@ -15,6 +15,7 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -46,10 +47,10 @@ BEAT_SECONDS = 1.0
 log = structlog.get_logger("h3runtime.engine")
 
 
-def run_engine(connection: Connection, factory: str, arguments: tuple[Any, ...]) -> None:
+def run_engine(connection: Connection, factory: str, arguments: tuple[Any, ...], log_file: Path | None = None) -> None:
     """Load, then serve jobs until told to leave. Never returns an error: it is sent."""
     _stand_alone()
-    logs.configure("stdout")
+    _configure_logs(log_file)
     wire = _Wire(connection)
     threading.Thread(target=wire.listen, name="listen", daemon=True).start()
     threading.Thread(target=wire.beat, name="beat", daemon=True).start()
@@ -71,6 +72,15 @@ def _stand_alone() -> None:
     os.setsid()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _configure_logs(file: Path | None) -> None:
+    """To where the server's go; it has opened the file before, so what keeps this process from it will pass."""
+    try:
+        logs.configure("stdout", file=file)
+    except OSError as error:
+        logs.configure("stdout")
+        log.warning("log_file_unusable", reason=error.strerror)
 
 
 def _load(factory: str, arguments: tuple[Any, ...], wire: _Wire) -> Engine:

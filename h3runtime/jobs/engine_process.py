@@ -11,6 +11,7 @@ import signal
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import structlog
@@ -26,10 +27,12 @@ log = structlog.get_logger("h3runtime.engine_process")
 
 @dataclass(frozen=True, slots=True)
 class EngineRecipe:
-    """`factory(*arguments)` in a fresh interpreter makes a `core.Engine`. factory: `package.module:function`."""
+    """`factory(*arguments)` in a fresh interpreter makes a `core.Engine`. factory: `package.module:function`. log_file:
+    gets its log lines beside standard output."""
 
     factory: str
     arguments: tuple[Any, ...] = ()
+    log_file: Path | None = None
 
 
 class EngineProcess:
@@ -41,7 +44,7 @@ class EngineProcess:
     def __init__(self, recipe: EngineRecipe) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
-        arguments = (theirs, recipe.factory, recipe.arguments)
+        arguments = (theirs, recipe.factory, recipe.arguments, recipe.log_file)
         # No daemon: an engine may start processes of its own. It ends when the pipe closes, so nothing is left behind.
         self._process = context.Process(target=run_engine, args=arguments, name="h3runtime-engine")
         self._process.start()

@@ -60,7 +60,7 @@ class History:
         with self._lock:
             known.append(work)
         try:
-            with self._store.writing() as connection:
+            with self._store.writing(durable=False) as connection:
                 _insert(connection, work, checkpoint, device)
         except NotReady:
             pass  # Known until the next start.

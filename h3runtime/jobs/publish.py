@@ -28,16 +28,19 @@ class Lost(Exception):
     """A file of the result is neither staged nor placed: there is nothing to publish."""
 
 
-def place(files: Iterable[Placement], *, overwrite: bool) -> tuple[Placement, ...]:
+def place(files: Iterable[Placement], *, overwrite: bool, resumed: bool = False) -> tuple[Placement, ...]:
     """Those that are there, under their final names and on disk. OutputExists, JobDiskFull, EncoderFailed for another
-    fault of the disk: no staged file has a final name then that it didn't have before. Lost."""
+    fault of the disk: no staged file has a final name then that it didn't have before. Lost.
+
+    resumed: an earlier process was killed in this, so that an empty file is its claim to a name (`_claim_and_rename`).
+    """
     todo = [file for file in files if file.is_clip or _is_there(file.staged) or _is_there(file.final)]
     put: list[Placement] = []
     try:
         for folder in {file.final.parent for file in todo}:
             folder.mkdir(parents=True, exist_ok=True)
         for file in todo:
-            if _place(file, overwrite):
+            if _place(file, overwrite, resumed):
                 put.append(file)
         for file in todo:
             file.staged.unlink(missing_ok=True)
@@ -58,14 +61,14 @@ def withdraw(files: Iterable[Placement]) -> None:
             file.final.unlink(missing_ok=True)
 
 
-def _place(file: Placement, overwrite: bool) -> bool:
+def _place(file: Placement, overwrite: bool, resumed: bool) -> bool:
     """True if it has its final name by this call, False if it had it."""
     if not _is_there(file.staged):
         if not _is_ours(file):
             raise Lost
         return False
     _sync(file.staged)
-    if overwrite:
+    if overwrite or (resumed and _is_claim(file.final)):
         file.staged.replace(file.final)
         return True
     try:
@@ -82,15 +85,17 @@ def _place(file: Placement, overwrite: bool) -> bool:
 
 
 def _claim_and_rename(file: Placement) -> bool:
-    """Where there are no hard links: an empty file takes the name in the moment before the rename covers it. One that
-    is there already is such a claim of ours, if no other job may hold the name and none was there at admission."""
+    """Where there are no hard links: an empty file takes the name in the moment before the rename covers it."""
     try:
         os.close(os.open(file.final, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except FileExistsError:
-        if file.final.is_symlink() or not file.final.is_file() or file.final.stat().st_size:
-            raise _exists(file.final) from None
+        raise _exists(file.final) from None
     file.staged.replace(file.final)
     return True
+
+
+def _is_claim(path: Path) -> bool:
+    return _is_there(path) and path.stat().st_size == 0
 
 
 def _is_there(path: Path) -> bool:

@@ -329,7 +329,7 @@ class JobQueue:
             if job.status is Status.QUEUED:
                 self._line.add(job)
             elif job.clip is not None:
-                self._publish(job)
+                self._publish(job, resumed=True)
             else:
                 at = job.progress
                 why = Interrupted("the server ended before the job was done", stage=at.stage, step=at.step)
@@ -351,14 +351,15 @@ class JobQueue:
             spec=_with_backends(job.spec, facts),
         )
 
-    def _publish(self, job: Job) -> None:
+    def _publish(self, job: Job, *, resumed: bool = False) -> None:
         """The result is in the row by now, so a new process does this again if this one is killed in it."""
         assert job.clip is not None
         files = tuple(placements(job.spec, job.clip))
         steps = job.spec.sampling.steps
         try:
             with self._retention.files:
-                placed = () if job.id in self._doomed else place(files, overwrite=job.spec.overwrite)
+                wanted = () if job.id in self._doomed else files
+                placed = place(wanted, overwrite=job.spec.overwrite, resumed=resumed)
                 self._retention.expire_owners(placed, job.id)
                 done = {"progress": Progress("done", steps, steps, 1.0, 0.0)}
                 ended = self._settle(job.id, Status.SUCCEEDED, placed, done)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -28,7 +26,6 @@ from h3runtime.jobs.table import Order, Status
 from tests.jobs.work import FACTS, Place, place
 
 PATIENCE = 20.0
-MEMORY = Path("/dev/shm")
 
 
 @pytest.fixture
@@ -351,16 +348,6 @@ def test_waiting_jobs_are_told_how_long(found: Place) -> None:
     found.queue.progressed("j", Progress("sampling", 1, 4, 0.25, eta_seconds=7.0))
     found.queue.tick()
     assert [found.table.get(job_id).progress.eta_seconds for job_id in "jhi"] == [7.0, 7.0, pytest.approx(8.0)]
-
-
-@pytest.fixture
-def quick(tmp_path: Path) -> Iterator[Path]:
-    """A folder in memory where there is one: a disk takes 5 ms to sync each of thousands of commits."""
-    if not os.access(MEMORY, os.W_OK):
-        yield tmp_path
-        return
-    with TemporaryDirectory(prefix="h3jobs-", dir=MEMORY) as folder:
-        yield Path(folder)
 
 
 def test_a_thousand_submissions_end_once_each(quick: Path) -> None:
