@@ -96,12 +96,14 @@ def test_clients_that_wait_are_let_go_when_the_server_drains(tmp_path: Path) -> 
     with running(tmp_path) as server:
         answers: dict[str, Any] = {}
         threads = [
-            threading.Thread(target=lambda name=name: answers.update({name: server.post({**SLOW, "output": name})}))
+            threading.Thread(
+                target=lambda name=name: answers.update({name: server.post({**SLOW, "output": name})}), name=name
+            )
             for name in ("first.mp4", "second.mp4")
         ]
         for thread in threads:
             thread.start()
-            _until(lambda: len(server.client.get("/jobs").json()["data"]) >= threads.index(thread) + 1)
+            _until(lambda name=thread.name: _newest(server, name))
         began = time.monotonic()
         server.service.supervisor.drain(0.2)
         for thread in threads:

@@ -1,0 +1,15 @@
+"""A short run of `benchmarks.fuzz`: every check, stateful links, few examples. The long one is a command of README's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from benchmarks.fuzz import fuzz
+from tests.api.server import Running
+
+
+def test_a_fuzzer_finds_nothing(server: Running, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    code = fuzz(server.url, tmp_path, examples=8, seed=1, more=["--phases", "fuzzing,stateful"])
+    assert code == 0, capfd.readouterr().out
