@@ -385,8 +385,22 @@ def test_jobs_of_a_server_are_told_of_whatever_their_end(tmp_path: Path, host: H
         assert told[failed["id"]] == failed
         offence = server.offenders({**SMALL, "callback_url": "http://elsewhere.example/"})[FIELD]
         assert "H3_CALLBACK_ALLOW" in offence["message"] and "127.0.0.1" in offence["legal"]
-        assert 'callbacks_total{outcome="delivered"} 4' in server.client.get("/metrics").text
+        until(lambda: 'callbacks_total{outcome="delivered"} 4' in server.client.get("/metrics").text)
 
 
 def test_a_server_that_calls_nobody_refuses_to(server: Running) -> None:
     assert "H3_CALLBACK_ALLOW" in server.offenders({**SMALL, "callback_url": "http://127.0.0.1/"})[FIELD]["message"]
+
+
+@pytest.mark.parametrize("jump", [-10 * 3600.0, 10 * 3600.0])
+def test_a_clock_that_jumped_while_the_server_was_down_delays_nothing(
+    tmp_path: Path, store: JobStore, host: Host, jump: float
+) -> None:
+    ended_job(store, tmp_path, host.url + "/200")
+    then = time.time() - jump
+    with store.writing() as connection:
+        callback_rows.create(connection)
+        callback_rows.add(connection, callback_rows.Callback("01JOB", host.url + "/200", b"{}", then, then))
+    with calling(tmp_path, store) as callbacks:
+        until(lambda: callbacks.outcomes)
+    assert callbacks.outcomes == ["delivered"]

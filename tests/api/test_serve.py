@@ -41,6 +41,14 @@ settings = Settings(port=0, disk_floor_bytes=0, **json.loads(sys.argv[1]))
 sys.exit(serve(settings, "tests.fake_engine:create_for_serve"))
 """
 
+HANGING_DRAIN = """
+import time
+from h3runtime.api import serve as served
+from h3runtime.jobs.supervisor import Supervisor
+served.LAST_SECONDS = 0.2
+Supervisor.drain = lambda *_: time.sleep(60)
+"""
+
 
 @dataclass
 class Process:
@@ -76,9 +84,12 @@ def children_of(pid: int) -> list[int]:
 
 
 @contextmanager
-def served(folder: Path, drain: float = 20.0, tls: ssl.SSLContext | None = None, **settings: Any) -> Iterator[Process]:
+def served(
+    folder: Path, drain: float = 20.0, tls: ssl.SSLContext | None = None, before: str = "", **settings: Any
+) -> Iterator[Process]:
+    """before: Python that is run first."""
     given = {"data_dir": str(folder), "drain_seconds": drain} | settings
-    command = [sys.executable, "-c", PROGRAM, json.dumps(given, default=str)]
+    command = [sys.executable, "-c", before + PROGRAM, json.dumps(given, default=str)]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
     ) as popen:
@@ -258,6 +269,17 @@ def test_a_certificate_that_cannot_be_used_is_a_typed_error(tmp_path: Path) -> N
         with pytest.raises(SettingsError, match="H3_TLS_CERT"):
             tls_context(settings)
     assert tls_context(Settings(data_dir=tmp_path)) is None
+
+
+def test_a_drain_that_hangs_ends_in_time_all_the_same(tmp_path: Path) -> None:
+    with served(tmp_path, drain=0.1, before=HANGING_DRAIN) as server:
+        engine = server.engine_pid()
+        server.popen.send_signal(signal.SIGTERM)
+        began = time.monotonic()
+        assert server.popen.wait(10) == 0
+        assert time.monotonic() - began < 3
+        assert is_gone(engine)
+    server.wait_event("ended_late")
 
 
 def test_a_keys_file_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:
