@@ -39,3 +39,9 @@ def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     help_text = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
     assert help_text.returncode == 0
     assert "demo" in help_text.stdout
+
+
+def test_the_wheel_holds_the_page(wheel: Path) -> None:
+    folder = "h3runtime/api/page/static"
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith(folder)}
+    assert packed == {f"{folder}/{path.name}" for path in (REPOSITORY / folder).iterdir()}

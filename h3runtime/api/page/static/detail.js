@@ -74,6 +74,7 @@ export function createDetail(http, jobs, actions) {
       heading,
       player ? player.element : null,
       hasEnded(job) ? null : el("div", { class: "live" }, look, bar, where),
+      job.status === "expired" ? el("p", { class: "muted" }, "The clip was removed after its time, or another job's took its name.") : null,
       failure(job),
       buttons(),
       warningsOf(job),

@@ -2,7 +2,7 @@
 import { button, byId, debounce, el, fill } from "./dom.js";
 import { Problem } from "./http.js";
 import { bodyOf, sizeOf } from "./sending.js";
-import { bytes, plain, seconds, shorten, whole } from "./words.js";
+import { bytes, plain, roughly, seconds, shorten, whole } from "./words.js";
 
 const PAUSE = 500;
 const CARRIED = 16 * 2 ** 20;
@@ -68,13 +68,13 @@ function described(answer, isOpen) {
   const total = answer.predicted_seconds?.total;
   const { total: rows, ...kinds } = answer.rows || {};
   const brief = [
-    total === undefined ? null : `about ${seconds(total)}`,
+    total === undefined ? null : roughly(total),
     `${bytes(answer.predicted_peak_bytes)} of ${bytes(answer.capacity_bytes)} of memory`,
     answer.queue?.waiting ? `${answer.queue.waiting} waiting` : null,
   ].filter(Boolean).join(" · ");
   const facts = [
     ["Clip", `${answer.width}×${answer.height}, ${answer.frames} frames, ${seconds(answer.seconds)}`],
-    ["Time", total === undefined ? "unknown until a clip was made here" : `about ${seconds(total)}`],
+    ["Time", total === undefined ? "unknown until a clip was made here" : roughly(total)],
     ["Memory", `${bytes(answer.predicted_peak_bytes)} of ${bytes(answer.capacity_bytes)}`],
     ["Rows", rows === undefined ? null : `${whole(rows)} (${Object.entries(kinds).map(([kind, count]) => `${plain(kind)} ${whole(count)}`).join(", ")})`],
     ["Forwards", answer.forwards],
@@ -93,6 +93,6 @@ function described(answer, isOpen) {
 }
 
 function waiting({ waiting: count, limit, eta_seconds: eta }) {
-  const start = eta ? `, starts in about ${seconds(eta)}` : "";
+  const start = eta ? `, starts in ${roughly(eta)}` : "";
   return `${count} of ${limit}${start}`;
 }

@@ -1,7 +1,7 @@
 // The list of jobs: newest first, each with its state, how far it is, and when it will be done.
 import { button, byId, el, setText } from "./dom.js";
 import { hasEnded } from "./jobs.js";
-import { clock, plain, seconds, shorten } from "./words.js";
+import { clock, plain, roughly, seconds, shorten } from "./words.js";
 
 export function createQueue(jobs, { onOpen, onCompare, onMore }) {
   const cards = new Map();
@@ -11,7 +11,8 @@ export function createQueue(jobs, { onOpen, onCompare, onMore }) {
   const bar = el("div", { class: "actions", hidden: true }, compare, button("Clear choice", clear, { class: "quiet" }));
   const nothing = el("p", { class: "muted" }, "No jobs yet.");
   let open = null;
-  byId("queue").append(bar, nothing, more);
+  list.before(bar);
+  list.after(nothing, more);
 
   const chosen = () => [...cards.values()].filter((card) => card.check.checked).map((card) => jobs.get(card.id)).filter(Boolean);
 
@@ -99,9 +100,9 @@ export function whereabouts(job) {
   const { stage, step, steps, eta_seconds: eta } = job.progress;
   if (job.status === "running") {
     const at = steps > 1 ? `${plain(stage)}, step ${step} of ${steps}` : plain(stage);
-    return eta === null || eta === undefined ? at : `${at}, about ${seconds(eta)} left`;
+    return eta === null || eta === undefined ? at : `${at}, ${roughly(eta)} left`;
   }
-  if (job.status === "queued") return eta ? `about ${seconds(eta)} left` : "waits";
+  if (job.status === "queued") return eta ? `${roughly(eta)} left` : "waits";
   if (job.status === "failed") return job.error ? `${job.error.code}${job.error.stage ? ` in ${plain(job.error.stage)}` : ""}` : "";
   return job.timings.total ? `took ${seconds(job.timings.total)}` : "";
 }

@@ -12,6 +12,9 @@ export function seconds(value) {
   return `${Math.floor(whole / 3600)} h ${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")} min`;
 }
 
+/** A guess, which has no more than two digits to tell. */
+export const roughly = (value) => `about ${seconds(Number(value.toPrecision(value < 100 ? 2 : 3)))}`;
+
 export function bytes(value) {
   if (value === null || value === undefined) return "–";
   const units = ["B", "KiB", "MiB", "GiB", "TiB"];
