@@ -18,6 +18,7 @@ import sqlite3
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 
 from h3runtime.core import EngineFacts, Work
@@ -46,6 +47,10 @@ class Fit:
         return self.a + self.b * work
 
 
+Fits = Mapping[str, Fit]
+"""By stage."""
+
+
 class History:
     """Of one store. Safe to use from any thread; nothing blocks on a writer."""
 
@@ -53,23 +58,26 @@ class History:
         self._store = store
         self._lock = threading.Lock()
         self._known: dict[tuple[str, str], deque[Work]] = {}
+        # Asked for each waiting job every second, so fitted once for each job that has finished.
+        self._fits: dict[tuple[str, str], Fits] = {}
 
     def learn(self, work: Work, checkpoint: str, device: str) -> None:
         """One more finished job. Never fails: predictions get by without it."""
-        known = self._of(checkpoint, device)
         with self._lock:
-            known.append(work)
-        try:
-            with self._store.writing(durable=False) as connection:
-                _insert(connection, work, checkpoint, device)
-        except NotReady:
-            pass  # Known until the next start.
+            self._of(checkpoint, device).append(work)
+            self._fits.pop((checkpoint, device), None)
+        # Known until the next start in any case.
+        with suppress(NotReady), self._store.writing(durable=False) as connection:
+            _insert(connection, work, checkpoint, device)
 
     def predict(self, work: Work, facts: EngineFacts) -> dict[str, float] | None:
         """Seconds by stage, and `total`; None where a stage of `work` has no history."""
+        name = (facts.checkpoint, facts.device)
         with self._lock:
-            known = [*self._of(facts.checkpoint, facts.device)]
-        return predict(work, known if len(known) >= ENOUGH else [*facts.warm_up, *known])
+            if name not in self._fits:
+                known = [*self._of(*name)]
+                self._fits[name] = fits(known if len(known) >= ENOUGH else [*facts.warm_up, *known])
+            return predict(work, self._fits[name])
 
     def _of(self, checkpoint: str, device: str) -> deque[Work]:
         name = (checkpoint, device)
@@ -82,16 +90,21 @@ class History:
         return self._known[name]
 
 
-def predict(work: Work, known: Iterable[Work]) -> dict[str, float] | None:
-    """As `History.predict`, from these alone."""
-    history = list(known)
-    found: dict[str, float] = {}
-    for stage, amount in work.stages.items():
-        pairs = [(past.stages[stage], past.seconds[stage]) for past in history if _has(past, stage)]
-        if not pairs:
-            return None
-        found[stage] = fit(pairs).seconds(amount)
-    return found | {"total": sum(found.values())} if found else None
+def fits(known: Sequence[Work]) -> Fits:
+    """Of every stage that any of them had."""
+    stages = {stage for past in known for stage in past.stages if stage in past.seconds}
+    return {
+        stage: fit([(past.stages[stage], past.seconds[stage]) for past in known if _has(past, stage)])
+        for stage in stages
+    }
+
+
+def predict(work: Work, known: Fits) -> dict[str, float] | None:
+    """As `History.predict`."""
+    if not work.stages or not work.stages.keys() <= known.keys():
+        return None
+    found = {stage: known[stage].seconds(amount) for stage, amount in work.stages.items()}
+    return found | {"total": sum(found.values())}
 
 
 def fit(pairs: Sequence[tuple[float, float]]) -> Fit:

@@ -20,11 +20,15 @@ def log_start(job: Job) -> None:
 def log_end(job: Job) -> None:
     clip, error = job.clip, job.error
     if job.status is Status.SUCCEEDED and clip is not None:
-        log.info("generate_complete", **_told(job), sha256=clip.sha256, bytes=clip.bytes, memory=dict(clip.memory))
+        log.info("generate_complete", **_told(job), sha256=clip.sha256, bytes=clip.bytes, **_peaks(job))
         return
     stage, step = getattr(error, "stage", None), getattr(error, "step", None)
     code, message = (error.code, error.message) if error else ("cancelled", "cancelled")
-    log.info("generate_failed", **_told(job), code=code, message=message, stage=stage, step=step)
+    log.info("generate_failed", **_told(job), code=code, message=message, stage=stage, step=step, **_peaks(job))
+
+
+def _peaks(job: Job) -> dict[str, Any]:
+    return {"memory": dict(job.clip.memory) if job.clip else {}}
 
 
 def job_timings(job: Job) -> dict[str, float]:

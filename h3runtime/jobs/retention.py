@@ -18,11 +18,12 @@ from pathlib import Path
 
 import structlog
 
-from h3runtime.errors import JobNotFound
+from h3runtime.errors import JobNotFound, NotReady
 from h3runtime.jobs import job_rows, output_rows
 from h3runtime.jobs.clock import Clock
 from h3runtime.jobs.files import Folders
-from h3runtime.jobs.outputs import Placement
+from h3runtime.jobs.outputs import Placement, placements
+from h3runtime.jobs.publish import withdraw
 from h3runtime.jobs.table import JobTable, Status
 
 SHORTEST_SWEEP, LONGEST_SWEEP = 0.5, 30.0
@@ -74,8 +75,9 @@ class Retention:
 
     def remove(self, job_id: str) -> None:
         """The job and all that is its own. Of no effect if it isn't there."""
-        self._table.flush()
         with self.files:
+            if not self._table.flush():
+                self._remove_unsaved(job_id)
             self._remove_outputs(job_id)
             self._folders.forget(job_id)
             self._folders.drop_tail(job_id)
@@ -83,8 +85,9 @@ class Retention:
             self._table.remove(job_id)
 
     def expire_owners(self, placed: Iterable[Placement], new_owner: str) -> None:
-        """Jobs whose clips were written over are `expired`."""
-        with self._table.store.reading() as connection:
+        """Jobs whose clips were written over are `expired`. Never fails: the new clip is there already."""
+        owners: set[str | None] = set()
+        with suppress(NotReady), self._table.store.reading() as connection:
             owners = {output_rows.owner_of_clip(connection, file.final) for file in placed}
         for job_id in owners - {None, new_owner}:
             with suppress(JobNotFound):
@@ -102,13 +105,21 @@ class Retention:
     def _find_missing(self) -> None:
         with self._table.store.reading() as connection:
             clips = output_rows.clips_of_successes(connection)
+        # Of a folder that isn't there, a disk that isn't mounted, nothing is known.
+        there = {folder: folder.is_dir() for folder in {path.parent for path, _ in clips}}
         for path, job_id in clips:
-            # Of a folder that isn't there, a disk that isn't mounted, nothing is known.
-            if path.parent.is_dir() and not path.is_file():
+            if there[path.parent] and not path.is_file():
                 log.info("output_missing", job_id=job_id, output=path.name)
                 with suppress(JobNotFound):
                     self._table.change(job_id, status=Status.EXPIRED)
                 self._folders.drop_tail(job_id)
+
+    def _remove_unsaved(self, job_id: str) -> None:
+        """The files of a success that the store can't be told of just now, and so has no owner for."""
+        with suppress(JobNotFound):
+            job = self._table.get(job_id)
+            if job.status is Status.SUCCEEDED and job.clip is not None:
+                withdraw(placements(job.spec, job.clip))
 
     def _remove_outputs(self, job_id: str) -> None:
         with self._table.store.reading() as connection:

@@ -129,7 +129,7 @@ class Supervisor:
         self._queue.close()
         if not self._queue.wait_until_idle(seconds):
             if (running := self._queue.running) is not None:
-                self._wish_stop(running, Interrupted("the server shut down before the job was done"))
+                self._wish_stop(running, _left_behind())
             self._queue.wait_until_idle(self._limits.stop_grace + 2 * LOOK_SECONDS)
         self.close()
 
@@ -155,7 +155,7 @@ class Supervisor:
             self._serve_the_dead()
         finally:
             if self._job is not None:
-                self._queue.failed(self._job.job_id, Interrupted("the server shut down before the job was done"))
+                self._queue.failed(self._job.job_id, _left_behind())
             self._queue.stop()
 
     def _live_once(self) -> None:
@@ -313,10 +313,7 @@ class Supervisor:
         log.error("engine_died", reason=why.message, code=why.code)
         if (job := self._job) is not None:
             self._job = None
-            self._stop_wishes.pop(job.job_id, None)
-            if isinstance(why, EngineDead | OutOfMemory) and why.stage is None:
-                why.stage, why.step = job.stage, job.step
-            self._queue.failed(job.job_id, why)
+            self._queue.failed(job.job_id, self._end_of(job, why))
         if self._state.status is EngineStatus.DEAD or self._leaving.is_set():
             return
         if beyond := self._deaths.add():
@@ -324,6 +321,16 @@ class Supervisor:
             return
         self._set(stage="starting", fraction=0.0, restarts=self._state.restarts + 1, loading=None)
         self._set_unless_draining(EngineStatus.RESTARTING, why.message)
+
+    def _end_of(self, job: Running, why: H3Error) -> H3Error:
+        """What the job ends with. Whoever wanted it stopped gets what he asked for, whatever else went wrong."""
+        if (wish := self._stop_wishes.pop(job.job_id, None)) is not None:
+            return wish
+        if self._leaving.is_set():
+            return _left_behind()
+        if isinstance(why, EngineDead | OutOfMemory) and why.stage is None:
+            why.stage, why.step = job.stage, job.step
+        return why
 
     def _die(self, reason: str) -> None:
         log.error("engine_dead", reason=reason)
@@ -342,6 +349,10 @@ class Supervisor:
         that the queue has just handed out isn't ours yet."""
         self._stop_wishes.setdefault(job_id, wish)
         self.ring()
+
+
+def _left_behind() -> Interrupted:
+    return Interrupted("the server shut down before the job was done")
 
 
 def reason_of(error: H3Error) -> str:

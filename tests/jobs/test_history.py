@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from h3runtime.core import Work
-from h3runtime.jobs.history import ENOUGH, NEWEST, History, fit, learned, predict
+from h3runtime.jobs.history import ENOUGH, NEWEST, History, fit, fits, learned, predict
 from h3runtime.jobs.store import JobStore
 from tests.jobs.work import FACTS
 
@@ -52,9 +52,9 @@ def test_one_amount_of_work_alone_scales() -> None:
 
 def test_each_stage_is_predicted_by_itself() -> None:
     known = [Work({"a": w, "b": 5.0}, {"a": 1 + 2 * w, "b": 4.0}) for w in (1.0, 2.0, 3.0)]
-    told = predict(Work({"a": 10.0, "b": 5.0}), known)
+    told = predict(Work({"a": 10.0, "b": 5.0}), fits(known))
     assert told == {"a": pytest.approx(21.0), "b": pytest.approx(4.0), "total": pytest.approx(25.0)}
-    assert predict(Work({"a": 1.0, "c": 1.0}), known) is predict(Work({}), known) is None
+    assert predict(Work({"a": 1.0, "c": 1.0}), fits(known)) is predict(Work({}), fits(known)) is None
 
 
 def test_history_outlives_the_process_and_is_of_one_engine(tmp_path: Path) -> None:
