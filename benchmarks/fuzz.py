@@ -54,9 +54,10 @@ def fuzz(url: str, folder: Path, examples: int, seed: int, workers: int = 1, mor
     program = Path(sysconfig.get_path("scripts")) / "schemathesis"
     options = {"--checks": "all", "--max-examples": examples, "--seed": seed, "--workers": workers}
     told = [str(word) for pair in options.items() for word in pair]
-    command = [program, "--config-file", config, "run", f"{url}/openapi.json", *told, "--request-timeout", "30"]
+    command = [str(program), "--config-file", str(config), "run", f"{url}/openapi.json", *told]
     plain = os.environ | {"NO_COLOR": "1", "HYPOTHESIS_STORAGE_DIRECTORY": str(folder / "hypothesis")}
-    return subprocess.run([*command, "--suppress-health-check", "all", *(more or [])], cwd=folder, env=plain).returncode
+    rest = ["--request-timeout", "30", "--suppress-health-check", "all", *(more or [])]
+    return subprocess.run([*command, *rest], cwd=folder, env=plain).returncode
 
 
 @contextmanager

@@ -148,7 +148,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "height": spec.height,
         "frames": spec.frames,
         "seconds": spec.frames / FPS,
-        "fps": spec.encode.fps,
+        "fps": _rate(spec.encode.fps),
         "seed": first["seed"],
         "steps": spec.sampling.steps,
         "forwards": clip.forwards if clip else None,
@@ -234,7 +234,12 @@ def _warnings(clip: Clip | None) -> Iterator[str]:
 
 
 def _format(encode: EncodeSettings) -> dict[str, Any]:
-    return {name: getattr(encode, name) for name in FORMAT_FIELDS}
+    return {name: getattr(encode, name) for name in FORMAT_FIELDS} | {"fps": _rate(encode.fps)}
+
+
+def _rate(fps: float) -> float:
+    """24, not 24.0: a whole rate is a whole number, before a restart and after it."""
+    return int(fps) if fps == int(fps) else fps
 
 
 def _failure(error: H3Error) -> dict[str, Any]:

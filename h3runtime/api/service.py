@@ -30,7 +30,7 @@ from h3runtime.api.estimates import Ahead, estimate_answer
 from h3runtime.api.idempotency import Turns, fingerprint_of, same
 from h3runtime.api.limits import Submissions
 from h3runtime.core import EngineFacts
-from h3runtime.errors import DiskFull, Draining, JobNotFound, Loading, NotReady
+from h3runtime.errors import BackendUnavailable, DiskFull, Draining, JobNotFound, Loading, NotReady
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.jobs.files import Folders
@@ -72,11 +72,11 @@ class Service:
         self, settings: Settings, recipe: EngineRecipe, limits: Limits | None = None, tool: FFmpeg | None = None
     ) -> None:
         """tool: the ffmpeg that clips are made with; found if it isn't given. `SettingsError` for a folder, a record of
-        jobs or a secret that can't be used; `BackendUnavailable` without an ffmpeg."""
+        jobs or a secret that can't be used."""
         self.settings = settings
         self.folders = Folders(settings)
         try:
-            self._open(settings, recipe, limits or Limits.from_settings(settings), tool or find_ffmpeg())
+            self._open(settings, recipe, limits or Limits.from_settings(settings), tool or _found_ffmpeg())
         except BaseException:
             self.folders.close()
             raise
@@ -117,7 +117,7 @@ class Service:
         return bool(self.settings.api_key or self.settings.api_keys_file)
 
     def start(self) -> None:
-        newest, _ = self.table.page(RECENT, None)
+        newest, _ = self.table.page(RECENT, None) if self.callbacks.is_on else ([], False)
         self.callbacks.start([job for job in newest if job.status.ended])
         self.supervisor.start()
 
@@ -296,6 +296,14 @@ class Service:
             self.metrics.component_loaded(
                 part.component, part.partition or "", part.load_seconds, part.bytes_per_second
             )
+
+
+def _found_ffmpeg() -> FFmpeg:
+    """Without one the engine says why it can't serve; what is asked of here is then refused for want of an encoder."""
+    try:
+        return find_ffmpeg()
+    except BackendUnavailable as error:
+        return FFmpeg(Path("ffmpeg"), "none", frozenset(), error.message)
 
 
 def _metrics(service: Service) -> Metrics:

@@ -26,7 +26,7 @@ def finished(number: int = 0) -> Job:
     spec = GenerateSpec(
         str(ULID()), Task.T2VA, "a cat " * 50, 1344, 768, 124, SamplerSettings(12), Path("/out/cat.mp4"), scratch
     )
-    timings = {stage: 1.0 for stage in ("conditioning", "sampling", "audio_decode", "video_decode", "mux")}
+    timings = dict.fromkeys(("conditioning", "sampling", "audio_decode", "video_decode", "mux"), 1.0)
     clip = Clip(spec.output, "ab" * 32, 10**7, 1344, 768, 124, 165_333, number, 12, "sdpa", "dequant", timings, {}, {})
     return Job(spec, status=Status.SUCCEEDED, clip=clip, work=Work({"sampling": 1e15}))
 
@@ -35,6 +35,7 @@ def finished(number: int = 0) -> Job:
 def test_an_answer_is_what_its_model_says(job: Job) -> None:
     plain = job_answer(job)
     assert JobAnswer.model_validate(plain, strict=True).model_dump() == plain
+    assert (type(plain["fps"]), plain["fps"]) == (int, 24)
     assert plain.keys() == JobAnswer.model_fields.keys()
 
 

@@ -1,4 +1,4 @@
-"""A short run of `benchmarks.fuzz`: every check, stateful links, few examples. The long one is a command of README's."""
+"""A short run of `benchmarks.fuzz`: every check and stateful links. README has the command of the long one."""
 
 from __future__ import annotations
 
