@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import Any
@@ -26,6 +27,7 @@ STYLE = """
 body { max-width: 60rem; margin: 0 auto; padding: 1rem; }
 h2 { margin-top: 2.5rem; border-top: 1px solid #8888; padding-top: 1rem; }
 code, pre { font-family: ui-monospace, monospace; }
+code { overflow-wrap: anywhere; }
 pre { overflow-x: auto; padding: .75rem; border: 1px solid #8888; border-radius: .25rem; }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .75rem .25rem 0; border-bottom: 1px solid #8884; }
@@ -82,7 +84,7 @@ def _route(path: str, method: str, told: Schema) -> str:
     content = told.get("requestBody", {}).get("content", {})
     return (
         f'<h2 id="{_anchor(told)}"><code>{method.upper()} {escape(path)}</code></h2>'
-        f"<p>{escape(told.get('description', ''))}</p>"
+        f"<p>{_words(told.get('description', ''))}</p>"
         + _table(_parameters(told))
         + "".join(_body(kind, media) for kind, media in content.items())
         + _table([(status, "", answer.get("description", "")) for status, answer in told.get("responses", {}).items()])
@@ -109,7 +111,7 @@ def _model(name: str, told: Schema) -> str:
         (field, kind_of(about), _about(about)) for field, about in told.get("properties", {}).items()
     ]  # fmt: skip
     anchor = escape(name, quote=True)
-    return f'<h3 id="type-{anchor}">{escape(name)}</h3><p>{escape(told.get("description", ""))}</p>{_table(fields)}'
+    return f'<h3 id="type-{anchor}">{escape(name)}</h3><p>{_words(told.get("description", ""))}</p>{_table(fields)}'
 
 
 def _about(told: Schema) -> str:
@@ -137,10 +139,15 @@ def kind_of(told: Any) -> str:
 def _table(rows: list[tuple[str, str, str]]) -> str:
     """The middle column is HTML already."""
     cells = "".join(
-        f"<tr><td><code>{escape(name)}</code></td><td>{kind}</td><td>{escape(about)}</td></tr>"
+        f"<tr><td><code>{escape(name)}</code></td><td>{kind}</td><td>{_words(about)}</td></tr>"
         for name, kind, about in rows
     )
     return f"<table>{cells}</table>" if cells else ""
+
+
+def _words(text: Any) -> str:
+    """As HTML; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(str(text)))
 
 
 def _json(value: Any) -> str:
