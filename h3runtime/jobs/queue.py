@@ -30,11 +30,11 @@ from h3runtime.errors import (
 from h3runtime.jobs import output_rows
 from h3runtime.jobs.clock import Clock
 from h3runtime.jobs.files import Folders
-from h3runtime.jobs.history import History, learned, left_of
 from h3runtime.jobs.keeper import Keeper
 from h3runtime.jobs.line import Line
 from h3runtime.jobs.log_lines import job_timings, log_end, log_start
 from h3runtime.jobs.names import OutputNames
+from h3runtime.jobs.outlook import Outlook
 from h3runtime.jobs.outputs import Placement, as_final, outputs_of, placements
 from h3runtime.jobs.previews import Previews
 from h3runtime.jobs.publish import Lost, place, withdraw
@@ -72,11 +72,10 @@ class JobQueue:
         self._running: str | None = None
         self._coming: set[str] = set()
         self._inherited: set[str] = set()
-        self._facts: EngineFacts | None = None
         self._began = 0.0
         self._held_to: str | None = None
         self._unheld: set[str] = set()
-        self.history = History(table.store)
+        self._outlook = Outlook(table)
         self._names = OutputNames(table)
         self._arrived: dict[str, float] = {}
         self._doomed: dict[str, Job | None] = {}
@@ -211,32 +210,20 @@ class JobQueue:
     def predict(self, work: Work | None) -> dict[str, float] | None:
         """Seconds by stage and `total` that a request would take here, by what others took; None if that can't be
         told."""
-        return self.history.predict(work, self._facts) if work is not None and self._facts is not None else None
+        return self._outlook.predict(work)
 
     def ahead_of(self, job_id: str) -> float | None:
         """Seconds until a waiting job begins: the rest of what computes, and what is before it. None if that can't be
         told."""
-        return dict(self._waits()).get(job_id)
+        return dict(self._outlook.waits()).get(job_id)
 
     def tick(self) -> None:
         """What is to be done about once a second: write what isn't written, and tell waiting jobs how long."""
         self.table.flush()
-        for job_id, eta in self._waits():
+        for job_id, eta in self._outlook.waits():
             with self._changed:
                 if job_id in self._line and not self._closed:
                     self._tell_wait(self.table.get(job_id), eta)
-
-    def _waits(self) -> list[tuple[str, float | None]]:
-        """How long each waiting job waits, in the order in which they are taken."""
-        live = self.table.live()
-        waiting = sorted((job for job in live if job.status is Status.QUEUED), key=lambda job: -job.order.priority)
-        total = left_of([job for job in live if job.status is Status.RUNNING], self.predict)
-        waits = []
-        for job in waiting:
-            waits.append((job.id, total))
-            own = None if total is None else left_of([job], self.predict)
-            total = None if total is None or own is None else total + own
-        return waits
 
     def _tell_wait(self, job: Job, eta: float | None) -> None:
         known = job.progress.eta_seconds
@@ -290,7 +277,9 @@ class JobQueue:
             self._previews.keep(job_id, progress.preview)
         job = self.table.get(job_id)
         fraction = min(1.0, max(progress.fraction, job.progress.fraction))
-        eta = self._eta(job) if progress.eta_seconds is None else progress.eta_seconds
+        eta = progress.eta_seconds
+        if eta is None:
+            eta = self._outlook.rest(job, self._clock.steady() - self._began)
         shown = replace(progress, fraction=fraction, eta_seconds=eta, preview=None)
         self.on_progress(self.table.change(job_id, progress=shown))
 
@@ -321,7 +310,7 @@ class JobQueue:
 
     def engine_loaded(self, facts: EngineFacts) -> None:
         """What predictions are about from now on."""
-        self._facts = facts
+        self._outlook.engine_loaded(facts)
 
     def _restart(self) -> None:
         """Take up what an earlier process left: publish results, put the rest in line, remove what is nobody's."""
@@ -368,19 +357,8 @@ class JobQueue:
         except H3Error as error:
             self._end(job.id, Status.FAILED, error=error, clip=None)
         else:
-            self._learn(ended)
+            self._outlook.learn(ended)
             self._tell_end(ended)
-
-    def _learn(self, job: Job) -> None:
-        if job.clip is None or job.first_after_start or self._facts is None:
-            return
-        if (work := learned(job.work, job.clip.timings)) is not None:
-            self.history.learn(work, job.checkpoint or self._facts.checkpoint, self._facts.device)
-
-    def _eta(self, job: Job) -> float | None:
-        """Of a job that computes: what it would take in all, less what it has had."""
-        seconds = self.predict(job.work)
-        return None if seconds is None else max(0.0, seconds["total"] - (self._clock.steady() - self._began))
 
     def _hold_to(self, checkpoint: str) -> None:
         changed = []
