@@ -13,9 +13,7 @@ def test_nothing_of_a_schema_is_markup() -> None:
         "operationId": EVIL,
         "description": EVIL,
         "parameters": [{"name": EVIL, "in": "query", "schema": {"type": EVIL}, "description": EVIL}],
-        "requestBody": {
-            "content": {EVIL: {"schema": {}, "examples": {EVIL: {"summary": EVIL, "value": {EVIL: EVIL}}}}}
-        },
+        "requestBody": {"content": {EVIL: {"schema": {}, "examples": {EVIL: example}}}},
         "responses": {EVIL: {"description": EVIL}},
     }
     model = {"description": EVIL, "properties": {EVIL: {"enum": [EVIL], "default": EVIL, "description": EVIL}}}
