@@ -40,9 +40,11 @@ def needed_bytes(spec: GenerateSpec) -> int:
 
 
 def require(needed: int, free: int, floor: int) -> None:
-    """`DiskFull` if writing `needed` bytes would leave less than `floor`."""
+    """`DiskFull` if there is less than `floor`, or would be once `needed` bytes are written."""
+    if free < floor:
+        raise DiskFull("free disk space is below the floor that this server keeps")
     if needed > free - floor:
-        raise DiskFull(f"the job may write {needed} bytes, and {max(0, free - floor)} are free above the disk's floor")
+        raise DiskFull(f"the job may write {needed} bytes, and {free - floor} are free above the server's floor")
 
 
 class FreeBytes:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
+from h3runtime.api.auth import owner_of
 from h3runtime.api.caller import Caller
+from h3runtime.api.problems import request_id_of
 from h3runtime.api.routes.answered import Json, answered
 from h3runtime.api.routes.connected import while_connected
 from h3runtime.api.routes.described import ESTIMATE, ESTIMATE_BY_GET, GENERATE
@@ -30,7 +32,9 @@ def add_generate(app: FastAPI, service: Service) -> None:
 
     async def estimate(request: Request) -> Response:
         """What a request would take, and whether it would be taken now. Computes nothing and queues nothing."""
-        return Json(await service.estimate(content_type_of(request), request.stream(), Caller.of(request)))
+        # Nothing is made, so a key of the request means nothing.
+        caller = Caller(owner_of(request), request_id=request_id_of(request))
+        return Json(await service.estimate(content_type_of(request), request.stream(), caller))
 
     app.post("/estimate", **ESTIMATE)(estimate)
     app.get("/estimate", **ESTIMATE_BY_GET)(estimate)
