@@ -51,7 +51,7 @@ def serve(settings: Settings, factory: str = ENGINE) -> int:
     _configure_logs(settings)
     configure_spans(settings.otlp_endpoint, "h3runtime")
     # The folder before the address: with both taken, the server that holds the folder is the one to name.
-    service = Service(settings, EngineRecipe(factory, (settings, engine_threads())))
+    service = Service(settings, EngineRecipe(factory, (settings, engine_threads()), settings.log_file))
     try:
         with _listen(settings.host, settings.port) as listener:
             _Server(service).run(sockets=[listener])

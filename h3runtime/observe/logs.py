@@ -21,7 +21,7 @@ import math
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from datetime import date
+from datetime import UTC, date, datetime
 from enum import Enum
 from pathlib import Path, PurePath
 from typing import Any, Literal, TextIO
@@ -89,7 +89,7 @@ def _install(handlers: list[logging.Handler], level: str, secrets: tuple[str, ..
         return render(logger, method, event, secrets)
 
     formatter = ProcessorFormatter(
-        foreign_pre_chain=_shared(),
+        foreign_pre_chain=[*_shared(), _time_of_record],
         processors=[ProcessorFormatter.remove_processors_meta, structlog.processors.format_exc_info, write],
     )
     root = logging.getLogger()
@@ -117,6 +117,12 @@ def _shared() -> list[Processor]:
         structlog.processors.TimeStamper(fmt="iso", utc=True, key="time"),
         structlog.processors.StackInfoRenderer(),
     ]
+
+
+def _time_of_record(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+    """When it was written by whoever wrote it, not when one of several handlers got to it."""
+    created = datetime.fromtimestamp(event["_record"].created, UTC)
+    return {**event, "time": created.isoformat(timespec="microseconds").replace("+00:00", "Z")}
 
 
 def render(_logger: WrappedLogger, _method: str, event: EventDict, secrets: tuple[str, ...] = ()) -> str:
