@@ -3,8 +3,8 @@
 The first SIGTERM or SIGINT drains: `/ready` says so, new work is refused and streams end while the listener still
 answers, the running job may finish within `H3_DRAIN_SECONDS`, then the engine and the listener go and the exit code is
 0, `LAST_SECONDS` after that time at the latest. A second one ends everything at once. uvicorn is run in this process
-with one worker: two would load the weights twice. Its h11 is Python; 100 requests a second to `/live` take 6 % of a core,
-and 3.5 % with httptools (one core of a cloud CPU), which is no reason for another dependency.
+with one worker: two would load the weights twice. Its h11 is Python; 100 requests a second to `/live` take 6 % of a
+core, and 3.5 % with httptools (one core of a cloud CPU), which is no reason for another dependency.
 """
 
 from __future__ import annotations
