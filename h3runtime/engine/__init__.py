@@ -29,11 +29,13 @@ import structlog
 
 from h3runtime.core import ComponentFacts, Engine
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.observe.spans import configure_spans
 from h3runtime.settings import Settings
 
 
 def create(settings: Settings, threads: int | None = None) -> Engine:
     """The engine of these settings, not loaded yet; `jobs.child` calls it by name in the engine's process."""
+    configure_spans(settings.otlp_endpoint, "h3runtime-engine")
     return ResidentEngine(settings, threads, on_component=_log_component, previews=True)
 
 

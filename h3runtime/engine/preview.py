@@ -47,10 +47,8 @@ class ColourMap:
     @torch.no_grad()
     def of(cls, vae: VideoVae) -> ColourMap:
         """Decodes one small piece. The same weights for the same VAE on the same device."""
-        generator = torch.Generator().manual_seed(SEED)
         channels, device = vae.config.latent_channels, next(vae.parameters()).device
-        coarse = torch.randn(1, channels, PIECE_LATENTS, CELLS // 2, CELLS // 2, generator=generator)
-        latent = coarse.repeat_interleave(2, -1).repeat_interleave(2, -2)
+        latent = coarse_latent(channels).repeat_interleave(2, -1).repeat_interleave(2, -2)
         frames = denormalise(vae.decode_piece(vae.denormalised(latent.to(device)))).cpu()
         cells = frames.view(PIECE_LATENTS, TIME_PATCH, CELLS, ALIGNMENT, CELLS, ALIGNMENT, 3).mean((1, 3, 5))
         asked = _with_one(latent[0].movedim(0, -1).reshape(-1, channels)).double()
@@ -136,6 +134,12 @@ def as_png(colours: torch.Tensor) -> bytes:
     picture = Image.fromarray(colours.numpy()).resize(size, Image.Resampling.BILINEAR)
     picture.save(file, "PNG", compress_level=FAST_COMPRESSION)
     return file.getvalue()
+
+
+def coarse_latent(channels: int) -> torch.Tensor:
+    """fp32 [1, C, 7, 4, 4], normal numbers, always the same."""
+    side = CELLS // 2
+    return torch.randn(1, channels, PIECE_LATENTS, side, side, generator=torch.Generator().manual_seed(SEED))
 
 
 def _with_one(cells: torch.Tensor) -> torch.Tensor:

@@ -1,5 +1,6 @@
-"""Predicted peaks beside what PyTorch's allocator handed out, for the published sizes: `benchmarks/memory_model.py` runs
-more of them and longer ones."""
+"""Predicted peaks beside what PyTorch's allocator handed out, at the published sizes.
+
+`benchmarks/memory_model.py` runs more requests, and longer ones."""
 
 from collections.abc import Iterator
 from pathlib import Path
