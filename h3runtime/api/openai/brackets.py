@@ -35,14 +35,20 @@ class _Mixed(Exception):
     """Parts that mean no one value; says why."""
 
 
-def values_of(texts: Sequence[tuple[Part, bytes]], known: frozenset[str]) -> tuple[dict[str, Any], list[Offence]]:
-    """By field, those in `known`; and what can't be put together. `MalformedRequest` for what isn't UTF-8."""
+def values_of(
+    texts: Sequence[tuple[Part, bytes]], known: frozenset[str], plain: frozenset[str] = frozenset()
+) -> tuple[dict[str, Any], list[Offence]]:
+    """By field, those in `known`; and what can't be put together. `MalformedRequest` for what isn't UTF-8.
+
+    plain: fields that are texts, whatever ours of the same name takes.
+    """
     entries: dict[str, list[tuple[Tokens, Any]]] = {}
     offences = []
     for part, data in texts:
         name, tokens = _split(part.name)
         if name in known:
-            entries.setdefault(name, []).append((tokens, _value(name, tokens, part, data)))
+            is_text = name in plain or _takes_text(name, tokens)
+            entries.setdefault(name, []).append((tokens, _value(name, part, data, is_text)))
     values = {}
     for name, items in entries.items():
         try:
@@ -60,14 +66,14 @@ def _split(name: str) -> tuple[str, Tokens]:
     return found[1], tuple(re.findall(r"\[([^\[\]]*)\]", found[2]))
 
 
-def _value(name: str, tokens: Tokens, part: Part, data: bytes) -> Any:
+def _value(name: str, part: Part, data: bytes, is_text: bool) -> Any:
     try:
         text = data.decode()
     except UnicodeDecodeError:
         raise MalformedRequest(f"the part {ascii(name)[:60]} is not UTF-8") from None
     if part.media_type == JSON_TYPE:
         return parse_json(data, f"the part {ascii(name)[:60]}")
-    if _takes_text(name, tokens):
+    if is_text:
         return text
     try:
         return parse_json(data, name)

@@ -36,7 +36,8 @@ SIZE_LEGAL = f"WIDTHxHEIGHT, multiples of 32, or one of {', '.join(SIZES)}"
 SECONDS_LEGAL = 'a number above 0, or its text, such as "4"'
 REFERENCE = "input_reference"
 REFERENCE_LEGAL = 'a picture as a file part, or {"image_url": a data: or https: URL}'
-THEIRS = frozenset({"model", "seconds", "size", REFERENCE})
+PLAIN = frozenset({"model", "seconds", "size"})
+THEIRS = PLAIN | {REFERENCE}
 KNOWN = THEIRS | GenerateBody.model_fields.keys()
 MAX_PARTS = 1000
 MEDIA_TYPES = ("image/", "video/", "audio/", "application/octet-stream")
@@ -90,7 +91,7 @@ def creation_of(given: Mapping[str, Any], files: Mapping[str, Path], offences: l
 
 
 def _from_form(form: Form) -> Creation:
-    given, offences = values_of(form.texts, KNOWN)
+    given, offences = values_of(form.texts, KNOWN, PLAIN)
     offences += [Offence(name, "two parts have this name", "one part") for name in form.twice]
     return creation_of(given, form.files, offences)
 

@@ -15,13 +15,13 @@ OWN = (
     "Every field of `POST /generate` may stand beside these, and is judged as strictly as there: `steps`, `seed`, "
     "`first_frame`, `references`, `n`, `format` and so on. Other names are ignored."
 )
-_SIZE = {
+_SIZE: Described = {
     "type": "string",
     "pattern": "^[0-9]{1,5}x[0-9]{1,5}$",
     "description": f"WxH, multiples of 32; or {', '.join(SIZES)}, which mean the canvas of their aspect. "
     "Absent: that of the first picture or clip, else 1280x720.",
 }
-_SECONDS = {
+_SECONDS: Described = {
     "description": f'A number or its text. Default: "{DEFAULT_SECONDS}". The clip has the least legal length that is '
     "as long.",
     "anyOf": [
@@ -29,7 +29,7 @@ _SECONDS = {
         {"type": "string", "pattern": "^[0-9]{1,6}(\\.[0-9]{1,12})?$"},
     ],
 }
-_SHARED = {
+_SHARED: dict[str, Described] = {
     "model": {"type": "string", "pattern": f"^({MODEL_PATTERN})$", "description": "Names what is loaded anyway."},
     "size": _SIZE,
     "seconds": _SECONDS,
@@ -47,23 +47,31 @@ _BODY: Described = {
     "required": ["prompt"],
     "properties": {
         "prompt": {"anyOf": [{"type": "string"}, {"$ref": "#/components/schemas/PromptBody"}]},
-        **_SHARED,
-        REFERENCE: {"anyOf": [_PICTURE, {"type": "string"}], "description": "The first frame."},
+        **{name: {"anyOf": [field, {"type": "null"}]} for name, field in _SHARED.items()},
+        REFERENCE: {"anyOf": [_PICTURE, {"type": "string"}, {"type": "null"}], "description": "The first frame."},
     },
     "description": OWN,
 }
 _FORM = _BODY | {
     "properties": {
         "prompt": {"type": "string"},
-        **_SHARED,
+        # Every part is a text, and what one that is left out would have been can't be told from it.
+        **{name: {"description": field["description"]} for name, field in _SHARED.items()},
         REFERENCE: {"type": "string", "format": "binary", "description": "The first frame."},
     }
+}
+_LINKS = {
+    name: {"operationId": name, "parameters": {"video_id": "$response.body#/id"}, "description": "This video."}
+    for name in ("get_video", "get_video_content", "delete_video")
 }
 CREATE: Described = {
     "tags": [TAG],
     "operation_id": "create_video",
     "response_model": VideoAnswer,
-    "responses": problems(400, 404, 409, 413, 415, 422, 429, 503),
+    "responses": {
+        200: {"model": VideoAnswer, "description": "It waits or is made.", "links": _LINKS},
+        **problems(400, 404, 409, 413, 415, 422, 429, 503),
+    },
     "openapi_extra": {
         "requestBody": {
             "required": True,
@@ -94,7 +102,8 @@ DELETE: Described = {
 }
 _BYTES = GET_CONTENT["responses"]
 _PNG = {"image/png": {"schema": {"type": "string", "format": "binary"}}}
-CONTENT: Described = GET_CONTENT | {
+# Its headers are told at /jobs/{job_id}/content.
+CONTENT: Described = {
     "tags": [TAG],
     "operation_id": "get_video_content",
     "responses": _BYTES | {200: _BYTES[200] | {"content": _BYTES[200]["content"] | _PNG}},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from h3runtime.api.form import Part
 from h3runtime.api.openai.brackets import values_of
-from h3runtime.api.openai.creation import KNOWN, Creation, creation_of
+from h3runtime.api.openai.creation import KNOWN, PLAIN, Creation, creation_of
 from h3runtime.api.request import read_body
 from h3runtime.api.rules import Verdict, judge_canvas
 from h3runtime.errors import BadMedia, H3Error, MalformedRequest, ModelNotFound, NotFound, Offence
@@ -134,7 +134,7 @@ def test_errors_come_back_under_the_names_that_were_used() -> None:
 
 
 def form(*parts: tuple[str, str], media_type: str = "") -> tuple[dict[str, Any], list[Offence]]:
-    return values_of([(Part(name, media_type, False), text.encode()) for name, text in parts], KNOWN)
+    return values_of([(Part(name, media_type, False), text.encode()) for name, text in parts], KNOWN, PLAIN)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +156,7 @@ def form(*parts: tuple[str, str], media_type: str = "") -> tuple[dict[str, Any],
             {"prompt": {"shots": [{"description": "7", "at": 0.5}]}},
         ),
         ([("diagnostics[latents]", "true"), ("diagnostics[odd]", "1")], {"diagnostics": {"latents": True, "odd": "1"}}),
+        ([("seconds", "null"), ("model", "3")], {"seconds": "null", "model": "3"}),
         ([("user", "me"), ("odd[", "1"), ("[steps]", "1")], {}),
         (
             [("output", "7.mp4"), ("attention", "null"), ("source", "null")],
