@@ -153,7 +153,7 @@ def test_what_a_killed_engine_had_started_is_gone_too(tmp_path: Path) -> None:
 
 
 def test_a_frozen_process_is_noticed_even_when_idle(tmp_path: Path) -> None:
-    with bench(tmp_path, heartbeat=2.0) as found:
+    with bench(tmp_path, heartbeat=4.0) as found:
         found.status(EngineStatus.READY)
         pid = found.supervisor.pid
         assert pid is not None

@@ -124,11 +124,11 @@ def test_a_stage_that_hangs_is_ended_in_its_own_time(tmp_path: Path, stage: str)
 
 
 def test_a_process_that_freezes_in_a_job_is_found_out_by_its_heartbeat(tmp_path: Path) -> None:
-    with dying(tmp_path, heartbeat=2.0) as found:
+    with dying(tmp_path, heartbeat=4.0) as found:
         first, second = found.add("freeze@sampling:2", steps=4), found.add("x")
         job = found.ended(first)
         assert how(job) == ("engine_dead", "sampling", 2)
-        assert job.error is not None and "no sign of life for 2 s" in job.error.message
+        assert job.error is not None and "no sign of life for 4 s" in job.error.message
         assert found.ended(second).status == "succeeded"
 
 
