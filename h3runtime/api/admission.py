@@ -39,6 +39,7 @@ from h3runtime.jobs.table import Job, Order
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.formats import judge_format, suffix_of
 from h3runtime.observe.private import keep_private, texts_in
+from h3runtime.observe.spans import span
 from h3runtime.settings import Settings
 
 log = structlog.get_logger("h3runtime.admission")
@@ -97,8 +98,9 @@ class Admission:
         disk.require(0, self._folders.free_bytes(), self._settings.disk_floor_bytes)
         job_id = str(ULID())
         try:
-            asked = self._asked(job_id, delivery, facts, owner)
-            return self._queued(asked, facts, owner, order or Order())
+            with span("admission", job_id=job_id):
+                asked = self._asked(job_id, delivery, facts, owner)
+                return self._queued(asked, facts, owner, order or Order())
         except BaseException:
             self._folders.forget(job_id)
             raise

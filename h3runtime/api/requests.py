@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import time
+from contextlib import nullcontext
 from http import HTTPStatus
 
 import structlog
@@ -62,11 +63,12 @@ class Requests:
                 plain = None
                 await answer(scope, receive, tagged)
 
+        named = {"method": scope["method"], "request_id": request_id}
         caller = Headers(scope=scope).get(TRACE, "")
         with (
             structlog.contextvars.bound_contextvars(request_id=request_id),
             privacy(),
-            span("http_request", traceparent=caller, method=scope["method"], request_id=request_id),
+            nullcontext() if scope["path"] in QUIET else span("http_request", traceparent=caller, **named),
         ):
             try:
                 await self._app(scope, receive, tagged)

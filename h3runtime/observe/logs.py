@@ -79,7 +79,9 @@ def configure(
 
 def log_prompt(job_id: str, prompt: str) -> None:
     """The assembled text of a job, at debug level, if the operator asked for prompts."""
-    structlog.get_logger(PROMPTS).debug("prompt", job_id=job_id, text=prompt)
+    # Asked here, since a process that has configured no logging would print it.
+    if logging.getLogger(PROMPTS).isEnabledFor(logging.DEBUG):
+        structlog.get_logger(PROMPTS).debug("prompt", job_id=job_id, text=prompt)
 
 
 def _install(handlers: list[logging.Handler], level: str, secrets: tuple[str, ...]) -> None:

@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry import trace
@@ -13,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from h3runtime.errors import SettingsError
 from h3runtime.observe.spans import configure_spans, install_spans, span
 from h3runtime.observe.timing import StageTimer
+from tests.api.server import SMALL, running
 
 TRACE, CALLER = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
@@ -85,3 +87,15 @@ def test_a_collector_without_the_library_is_refused_by_name(monkeypatch: pytest.
         configure_spans("http://127.0.0.1:4318", "h3runtime")
     (offence,) = refused.value.offences
     assert (offence.field, offence.legal) == ("H3_OTLP_ENDPOINT", "pip install 'h3runtime[otel]'")
+
+
+def test_a_request_and_its_admission_are_one_trace(exporter: InMemorySpanExporter, tmp_path: Path) -> None:
+    with running(tmp_path) as server:
+        server.post(SMALL, headers={"traceparent": f"00-{TRACE}-{CALLER}-01", "x-request-id": "asked"})
+    (request,) = (s for s in exporter.get_finished_spans() if s.name == "http_request" and s.parent is not None)
+    admission = named(exporter)["admission"]
+    assert request.parent is not None and request.parent.span_id == int(CALLER, 16)
+    assert admission.parent is not None and request.context is not None
+    assert admission.parent.span_id == request.context.span_id
+    assert (request.attributes or {})["request_id"] == "asked"
+    assert "job_id" in (admission.attributes or {})
