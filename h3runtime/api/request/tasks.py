@@ -12,14 +12,14 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, WithJsonSchema, model_validator
 
-from h3runtime.api.prompt.body import PromptBody
+from h3runtime.api.prompt.body import MAX_PROMPT, PromptBody
 from h3runtime.api.request.inputs import KeyframeBody, MasksBody, ReferenceBody
 from h3runtime.api.request.media import MAX_MEDIA, ContinueBody, MediaBody, SourceBody
 from h3runtime.api.request.options import DiagnosticsBody, FormatBody
 from h3runtime.api.request.speed import MAX_ENTRIES, MAX_LORAS, SUBSAMPLE_FACTORS, LoraBody, PlanBody, RefineBody
-from h3runtime.api.request.values import RANDOM_SEED, read_aspect, read_diagnostics, read_prompt, read_seed
+from h3runtime.api.request.values import MAX_SEED, RANDOM_SEED, read_aspect, read_diagnostics, read_prompt, read_seed
 from h3runtime.api.strict import Strict, refusal
-from h3runtime.core import MAX_STEPS, SHIFT_RANGE, Task
+from h3runtime.core import MAX_STEPS, MIN_SIDE, SHIFT_RANGE, SIDE_MULTIPLE, Task
 
 GUIDES = ("first_frame", "last_frame", "continue_from", "keyframes")
 """Fields that anchor something at frames of the target, in the order of the packed sequence."""
@@ -30,21 +30,35 @@ INPUTS = (*GUIDES, "references")
 """Fields that decide the task. `source` and `masks` go with any."""
 
 
+PROMPT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_PROMPT, "pattern": r"\S"}
+SIDE_SCHEMA: dict[str, Any] = {"minimum": MIN_SIDE, "multipleOf": SIDE_MULTIPLE}
+"""For OpenAPI; the rule itself says which sides are near (`rules.canvas`)."""
+SEED_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {"type": "integer", "minimum": RANDOM_SEED, "maximum": MAX_SEED},
+        {"type": "string", "pattern": "^(-1|[0-9]{1,20})$"},
+    ]
+}
+
+
 class GenerateBody(Strict):
     """One clip to make. Everything but the prompt has a default; an input that isn't given is None or empty."""
 
     excluded: ClassVar[frozenset[str]] = frozenset()
     """Inputs that a narrower body doesn't take."""
 
-    prompt: Annotated[str | PromptBody, BeforeValidator(read_prompt)] = Field(
+    prompt: Annotated[
+        Annotated[str, WithJsonSchema(PROMPT_SCHEMA)] | PromptBody,
+        BeforeValidator(read_prompt),
+    ] = Field(
         description="What happens in the clip, and what is heard. A text goes to the model as it is, an object is "
         "assembled into the model's own form."
     )
     task: Literal["t2va", "i2va", "l2va", "fl2va", "ref2va"] | None = Field(
         None, description="Inferred from the inputs."
     )
-    width: int | None = Field(None, description="Multiple of 32.")
-    height: int | None = Field(None, description="Multiple of 32.")
+    width: int | None = Field(None, description="Multiple of 32.", json_schema_extra=SIDE_SCHEMA)
+    height: int | None = Field(None, description="Multiple of 32.", json_schema_extra=SIDE_SCHEMA)
     aspect_ratio: Annotated[str | None, BeforeValidator(read_aspect)] = Field(
         None, description='"W:H", instead of width and height.'
     )
@@ -56,9 +70,9 @@ class GenerateBody(Strict):
     scheduler: Literal["beta", "simple", "linear"] = "beta"
     shift: float = Field(12.0, ge=SHIFT_RANGE[0], le=SHIFT_RANGE[1], description="Sigma shift of the picture.")
     audio_shift: float = Field(3.0, ge=SHIFT_RANGE[0], le=SHIFT_RANGE[1], description="Sigma shift of the sound.")
-    seed: Annotated[
-        int, BeforeValidator(read_seed), WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string"}]})
-    ] = Field(RANDOM_SEED, description="0..2^64-1, also as a decimal text; -1 draws one.")
+    seed: Annotated[int, BeforeValidator(read_seed), WithJsonSchema(SEED_SCHEMA)] = Field(
+        RANDOM_SEED, description="0..2^64-1, also as a decimal text; -1 draws one."
+    )
     first_frame: MediaBody | None = Field(None, description="A picture: the first frame.")
     last_frame: MediaBody | None = Field(None, description="A picture: the last frame.")
     continue_from: ContinueBody | None = Field(None, description="The clip that this one continues.")
