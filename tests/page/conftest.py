@@ -10,12 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, sync_playwright
 
 from h3runtime.jobs.engine_process import EngineRecipe
 from tests.api.conftest import quiet
 from tests.api.server import Running, running
-from tests.page.driver import Site, opened
+from tests.page.driver import USUAL, Site, shown
 from tests.page.engine import play_clip, sound
 
 HINT = "these tests need Chromium: apt-get install chromium (and pip install playwright)"
@@ -40,10 +40,18 @@ def browser() -> Iterator[Browser]:
         found.close()
 
 
+@pytest.fixture(scope="package")
+def context(browser: Browser) -> Iterator[BrowserContext]:
+    """One cache for all tests that ask for nothing special, so that the page's files are read once."""
+    found = browser.new_context(**USUAL)
+    yield found
+    found.close()
+
+
 @pytest.fixture
-def site(server: Running, browser: Browser) -> Iterator[Site]:
+def site(server: Running, context: BrowserContext) -> Iterator[Site]:
     """The page of the shared server, open and ready. Whatever the browser complains about fails the test."""
-    with opened(browser, server) as found:
+    with shown(context, server) as found:
         yield found
 
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from PIL import Image
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from h3runtime.core import GenerateSpec
 from tests.api.server import Running
 
 PATIENCE = 10_000
 SMALL = {"Width": "64", "Height": "64"}
+USUAL: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
 expect.set_options(timeout=PATIENCE)
 
 
@@ -95,13 +96,22 @@ class Site:
 
 
 @contextmanager
-def opened(
-    browser: Browser, server: Running, expected: tuple[str, ...] = (), ready: bool = True, **options: Any
+def opened(browser: Browser, server: Running, *, expected: tuple[str, ...] = (), **options: Any) -> Iterator[Site]:
+    """The page in a browser context of its own. options: of that context, and of `shown`."""
+    ready = options.pop("ready", True)
+    context = browser.new_context(**(USUAL | options))
+    try:
+        with shown(context, server, expected=expected, ready=ready) as site:
+            yield site
+    finally:
+        context.close()
+
+
+@contextmanager
+def shown(
+    context: BrowserContext, server: Running, *, expected: tuple[str, ...] = (), ready: bool = True
 ) -> Iterator[Site]:
-    """expected: pieces of complaints that the test provokes, such as `401`. options: of the browser's context."""
-    context = browser.new_context(
-        **({"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"} | options)
-    )
+    """expected: pieces of complaints that the test provokes, such as `401`; a 422 is always one. ready: wait for it."""
     context.set_default_timeout(PATIENCE)
     site = Site(context.new_page(), server, expected=expected)
     site.page.on("console", lambda said: site.complaints.append(said.text) if said.type == "error" else None)
@@ -115,4 +125,4 @@ def opened(
         unexpected = [said for said in site.complaints if not any(word in said for word in (*site.expected, "422"))]
         assert not unexpected, unexpected
     finally:
-        context.close()
+        site.page.close()

@@ -1,6 +1,6 @@
 """The fake engine with what a page shows: clips that a browser plays, and a look at each step.
 
-A further word of the prompt, `broken`, fails the encoder in `mux`. Clips are made once, for the sizes that were asked.
+Steered by the same words of the prompt.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ import hashlib
 import io
 import shutil
 import subprocess
+import tempfile
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from PIL import Image
 from h3runtime.core import Clip, Estimate, GenerateSpec, OnProgress, Progress, ShouldStop, Work, variant_path
 from tests.fake_engine import FakeEngine
 
+HUES = 4
+"""Clips of different seeds look different, but no more different than this: each is made once."""
 FFMPEG = shutil.which("ffmpeg") or "ffmpeg"
 
 
@@ -31,9 +35,14 @@ def preview(step: int, steps: int) -> bytes:
 
 def play_clip(path: Path, width: int, height: int, frames: int, hue: int, kind: str = "mp4") -> None:
     """H.264 and AAC, with a moving picture."""
+    path.write_bytes(made_clip(width, height, frames, hue % HUES, kind))
+
+
+@lru_cache
+def made_clip(width: int, height: int, frames: int, hue: int, kind: str) -> bytes:
     seconds = f"{frames / 24:.4f}"
-    picture = f"testsrc2=size={width}x{height}:rate=24:duration={seconds},hue=h={hue % 360}"
-    sound = f"sine=frequency={220 + hue % 440}:sample_rate=32000:duration={seconds}"
+    picture = f"testsrc2=size={width}x{height}:rate=24:duration={seconds},hue=h={hue * 360 // HUES}"
+    sound = f"sine=frequency={220 + 110 * hue}:sample_rate=32000:duration={seconds}"
     inputs = ["-f", "lavfi", "-i", picture, "-f", "lavfi", "-i", sound]
     codecs = [
         "-c:v",
@@ -47,8 +56,10 @@ def play_clip(path: Path, width: int, height: int, frames: int, hue: int, kind: 
         "-movflags",
         "+faststart",
     ]
-    command = [FFMPEG, "-v", "error", "-y", *inputs, *codecs, "-f", kind, str(path)]
-    subprocess.run(command, check=True, stdin=subprocess.DEVNULL)
+    command = [FFMPEG, "-v", "error", "-y", *inputs, *codecs, "-f", kind]
+    with tempfile.NamedTemporaryFile() as file:
+        subprocess.run([*command, file.name], check=True, stdin=subprocess.DEVNULL)
+        return Path(file.name).read_bytes()
 
 
 def sound(path: Path, seconds: float) -> None:

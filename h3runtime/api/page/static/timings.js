@@ -8,7 +8,8 @@ const STAGES = ["queue", "conditioning", "sampling", "audio_decode", "video_deco
 export function timingsBar(timings, longest = null) {
   const parts = STAGES.filter((stage) => timings[stage] > 0).map((stage) => [stage, timings[stage]]);
   const sum = parts.reduce((total, [, time]) => total + time, 0);
-  if (!sum) return null;
+  // Of a job that failed only the wait may be known: no bar.
+  if (parts.every(([stage]) => stage === "queue")) return null;
   const bar = el("div", { class: "stack", "aria-hidden": "true" }, ...parts.map(([stage, time]) => {
     const part = el("span", { class: `part ${stage}`, title: `${plain(stage)} ${seconds(time)}` });
     part.style.setProperty("--span", `${(time / (longest || sum)) * 100}%`);
