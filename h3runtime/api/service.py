@@ -18,9 +18,7 @@ from anyio import CapacityLimiter
 from anyio.to_thread import run_sync
 from ulid import ULID
 
-from h3runtime import __version__
 from h3runtime.api.admission import Admission
-from h3runtime.api.answers import output_seconds
 from h3runtime.api.bells import Bell
 from h3runtime.api.body import Delivery, read_delivery
 from h3runtime.api.callbacks import Callbacks
@@ -29,19 +27,19 @@ from h3runtime.api.disk import FreeBytes
 from h3runtime.api.estimates import Ahead, estimate_answer
 from h3runtime.api.idempotency import Turns, fingerprint_of, same
 from h3runtime.api.limits import Submissions
+from h3runtime.api.reports import Reports, metrics_of
 from h3runtime.core import EngineFacts
 from h3runtime.errors import BackendUnavailable, DiskFull, Draining, JobNotFound, Loading, NotReady
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.jobs.files import Folders
-from h3runtime.jobs.queue import JobQueue, job_timings
+from h3runtime.jobs.queue import JobQueue
 from h3runtime.jobs.store import JobStore
 from h3runtime.jobs.supervisor import Limits, Supervisor
 from h3runtime.jobs.table import Event, Job, JobTable, Order, Status
 from h3runtime.media.delivery import FULL
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.formats import codecs_of
-from h3runtime.observe.metrics import Metrics
 from h3runtime.settings import Settings
 
 ADMISSIONS = 16
@@ -84,7 +82,7 @@ class Service:
     def _open(self, settings: Settings, recipe: EngineRecipe, limits: Limits, tool: FFmpeg) -> None:
         self.codecs = codecs_of(tool)
         self.free_bytes = FreeBytes(self.folders.free_bytes)
-        self.metrics = _metrics(self)
+        self.metrics = metrics_of(self)
         # What an earlier process left is taken up here, before any engine starts.
         self.table = JobTable(JobStore(self.folders.store))
         self.queue = JobQueue(self.table, self.folders, settings.queue_limit)
@@ -95,9 +93,10 @@ class Service:
         self._admitting = CapacityLimiter(ADMISSIONS)
         self._deleting = CapacityLimiter(DELETIONS)
         self._turns = Turns()
-        self.queue.on_end = self._tell_end
-        self.queue.on_progress = self._tell_progress
-        self.supervisor.on_loaded = self._tell_loaded
+        reports = Reports(self.metrics, self.callbacks)
+        self.queue.on_end = reports.job_ended
+        self.queue.on_progress = reports.progressed
+        self.supervisor.on_loaded = reports.engine_loaded
 
     @property
     def state(self) -> EngineState:
@@ -279,24 +278,6 @@ class Service:
             raise Loading(f"the engine is {state.status}; try again in a moment")
         return state.facts
 
-    def _tell_end(self, job: Job) -> None:
-        self.metrics.job_ended(job.spec.task.value, job.status.value, job_timings(job), output_seconds(job))
-        if job.clip is not None:
-            self.metrics.device_memory(job.clip.memory)
-        self.callbacks.job_ended(job)
-
-    def _tell_progress(self, job: Job) -> None:
-        self.metrics.progressed(job.id, job.progress.stage, job.progress.step)
-
-    def _tell_loaded(self, facts: EngineFacts) -> None:
-        transformers = tuple(part.format for part in facts.components if part.component == "transformer")
-        self.metrics.engine_loaded(facts.checkpoint, facts.attention.default, facts.linear.default, transformers)
-        self.metrics.device_memory(facts.memory)
-        for part in facts.components:
-            self.metrics.component_loaded(
-                part.component, part.partition or "", part.load_seconds, part.bytes_per_second
-            )
-
 
 def _found_ffmpeg() -> FFmpeg:
     """Without one the engine says why it can't serve; what is asked of here is then refused for want of an encoder."""
@@ -304,13 +285,3 @@ def _found_ffmpeg() -> FFmpeg:
         return find_ffmpeg()
     except BackendUnavailable as error:
         return FFmpeg(Path("ffmpeg"), "none", frozenset(), error.message)
-
-
-def _metrics(service: Service) -> Metrics:
-    metrics = Metrics(__version__)
-    metrics.watch("ready", "1 if jobs are taken.", lambda: float(service.state.status is EngineStatus.READY))
-    metrics.watch("jobs_queued", "Jobs that wait.", lambda: float(service.queue.waiting))
-    metrics.watch("jobs_running", "Jobs that compute.", lambda: float(service.queue.running is not None))
-    metrics.watch("engine_restarts", "Times the engine was started again.", lambda: float(service.state.restarts))
-    metrics.watch("disk_free_bytes", "Free bytes where jobs write.", lambda: float(service.free_bytes()))
-    return metrics
