@@ -30,6 +30,8 @@ def create_app(service: Service) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         summary="MiniMax H3 as a resident service.",
+        # Where the library is there the framework traces by itself, exceptions' texts too; `requests` does it instead.
+        telemetry={"tracing": False, "metrics": False, "logs": False, "auto_configure": False},
     )
     problems.install(app)
     for add in (add_generate, add_jobs, add_openai, add_health):
