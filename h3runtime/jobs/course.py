@@ -27,6 +27,7 @@ from h3runtime.errors import (
 from h3runtime.jobs import output_rows
 from h3runtime.jobs.clock import Clock
 from h3runtime.jobs.files import Folders
+from h3runtime.jobs.limits import FIRST_STAGE
 from h3runtime.jobs.line import Line
 from h3runtime.jobs.log_lines import log_end, log_start
 from h3runtime.jobs.outlook import Outlook
@@ -91,7 +92,7 @@ class Course:
         try:
             self.folders.clear_scratch(job_id)
         except OSError as error:
-            self.failed(job_id, disk_error(error, "conditioning"))
+            self.failed(job_id, disk_error(error, FIRST_STAGE))
             return None
         job = self._begin(job_id, facts, first)
         log_start(job)
@@ -163,7 +164,9 @@ class Course:
             waited=None if arrived is None else self._began - arrived,
             first_after_start=first,
             attempt=job.attempt + 1,
-            spec=_with_backends(job.spec, facts),
+            progress=replace(job.progress, stage=FIRST_STAGE, eta_seconds=self._outlook.rest(job, 0.0)),
+            # An earlier server may have kept its scratch elsewhere.
+            spec=replace(_with_backends(job.spec, facts), scratch=self.folders.scratch_of(job_id)),
         )
 
     def _publish(self, job: Job, *, resumed: bool = False) -> None:
@@ -208,8 +211,9 @@ class Course:
             if job_id in self._doomed:
                 self._end(job_id, Status.CANCELLED)
                 return
+            fresh = Progress("queued", steps=self.table.get(job_id).spec.sampling.steps)
             job = self.table.change(
-                job_id, status=Status.QUEUED, progress=Progress("queued"), started_at=None, waited=None, clip=None
+                job_id, status=Status.QUEUED, progress=fresh, started_at=None, waited=None, clip=None
             )
             self._line.add(job)
             self._let_go(job_id)

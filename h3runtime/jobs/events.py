@@ -51,6 +51,11 @@ class EventLog:
             self.last = event.id
             self._events.append(event)
 
+    def shorten(self) -> None:
+        """Forget all but how it ended: nobody has followed it for a while."""
+        while len(self._events) > 1:
+            self._events.popleft()
+
     def after(self, seen: int | None, job: Job) -> tuple[Event, ...]:
         """What came after the event `seen`; the job as it is for None, or where that can't be told any more."""
         first = self._events[0].id if self._events else self.last + 1

@@ -13,6 +13,7 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
 import structlog
@@ -28,6 +29,9 @@ __all__ = ["KEPT", "Also", "Event", "Job", "JobTable", "Order", "Status"]
 
 KEPT = 1000
 """Ended jobs that are remembered beside the store. A job is a few kilobytes."""
+
+STREAMED = 32
+"""Of how many ended jobs all events are remembered, for whoever follows them more slowly than they come."""
 
 Also = Callable[[sqlite3.Connection], None]
 """What else is written in the transaction of a change."""
@@ -279,6 +283,8 @@ class JobTable:
             self._trim()
 
     def _trim(self) -> None:
+        for job_id in islice(reversed(self._ended), STREAMED, STREAMED + 1):
+            self._entries[job_id].log.shorten()
         surplus = len(self._ended) - self._kept
         for job_id in [job_id for job_id in self._ended if job_id not in self._unsaved][: max(0, surplus)]:
             del self._ended[job_id], self._entries[job_id]

@@ -41,6 +41,7 @@ def test_an_idle_engine_leaves_room_for_one_more(found: Place) -> None:
         found.admit("d")
     taken = found.take()
     assert (taken.id, taken.status, taken.spec.attention, taken.attempt) == ("a", Status.RUNNING, "sdpa", 1)
+    assert taken.progress == Progress("conditioning", 0, 4)
     assert found.queue.take(FACTS, first=False) is None
     with pytest.raises(QueueFull):
         found.admit("d")

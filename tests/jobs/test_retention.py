@@ -57,11 +57,10 @@ def test_a_retention_of_one_second_is_kept_by_the_keeper(tmp_path: Path) -> None
         found.queue.start()
         found.done("a")
         began = time.monotonic()
-        while found.table.get("a").status is not Status.EXPIRED:
+        while found.table.get("a").status is not Status.EXPIRED or everything_of(found):
             assert time.monotonic() - began < 3
             time.sleep(0.02)
         assert time.monotonic() - began > 0.9
-        assert everything_of(found) == []
 
 
 def test_a_restart_keeps_the_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from h3runtime.errors import EngineDead, JobNotFound
 from h3runtime.jobs.events import AFTER_RESTART, REMEMBERED
 from h3runtime.jobs.job import Job, Order, Status
 from h3runtime.jobs.store import JobStore
-from h3runtime.jobs.table import JobTable
+from h3runtime.jobs.table import STREAMED, JobTable
 from tests.jobs.test_messages import SPEC
 from tests.jobs.work import place
 
@@ -152,6 +152,15 @@ def test_a_stream_that_missed_too_much_is_told_how_it_is_now() -> None:
     assert [kind for _, kind, _ in now] == ["state", "progress"]
     assert now[0][0] < now[1][0] == table.events("a", None)[-1].id
     assert len(told(table, "a", now[1][0] - 100)) == 100
+
+
+def test_of_jobs_that_ended_long_ago_only_the_end_is_told() -> None:
+    table = JobTable()
+    for number in range(STREAMED + 1):
+        table.add(job(str(number)))
+        table.change(str(number), status=Status.FAILED)
+    assert told(table, "0", 0) == told(table, "0") == [(3, "state", "failed")]
+    assert len(told(table, "1", 0)) == 3
 
 
 def test_event_ids_rise_across_restarts(tmp_path: Path) -> None:
