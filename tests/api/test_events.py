@@ -146,19 +146,3 @@ def test_a_quiet_stream_shows_that_it_lives(server: Running, monkeypatch: pytest
     job = server.submit(prompt="x step_seconds=0.4", steps=2)
     with server.client.stream("GET", f"/jobs/{job}/events") as answer:
         assert any(": ping" in line for line in answer.iter_lines())
-
-
-def test_ids_rise_across_a_restart(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
-        job = server.submit(**{**SLOW, "steps": 200})
-        server.wait(job, "running")
-        last = 0
-        for event in events(server, job):
-            last = int(event["id"])
-            if last > 5:
-                break
-        server.service.supervisor.drain(0)
-    with running(tmp_path) as server:
-        first = next(iter(events(server, job, str(last))))
-        assert int(first["id"]) > last
-        server.client.delete(f"/jobs/{job}")

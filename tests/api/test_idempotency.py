@@ -105,15 +105,6 @@ def test_a_full_queue_still_answers_what_it_has_taken(tmp_path: Path) -> None:
         assert send(server, "1", slow, "respond-async").json()["id"] == jobs[1]
 
 
-def test_keys_outlive_the_process(tmp_path: Path) -> None:
-    with running(tmp_path) as server:
-        first = send(server, "lasting", SMALL).json()
-    with running(tmp_path) as server:
-        again = send(server, "lasting", SMALL)
-        assert (again.json()["id"], again.headers["idempotent-replay"]) == (first["id"], "true")
-        assert send(server, "lasting", {**SMALL, "steps": 3}).json()["code"] == "idempotency_mismatch"
-
-
 @pytest.mark.parametrize("key", ["", "x" * 256, '""', "schl\xfcssel", "a\tb"])
 def test_what_is_no_key_is_refused(server: Running, key: str) -> None:
     headers = [(b"Idempotency-Key", key.encode("latin-1")), (b"Content-Type", b"application/json")]
