@@ -608,6 +608,18 @@ def log_disk_full(place: Place) -> None:
     assert server.wait(job)["status"] == "succeeded"
 
 
+def log_reader_gone(place: Place) -> None:
+    """Whoever read standard output has closed it: jobs are made, and the server goes with 0 when asked."""
+    when = place.folder / "nobody-reads"
+    server = place.serve(sabotaged=("lose_reader_of_log", str(when)))
+    server.url  # noqa: B018  # told by the log, while it is read
+    when.touch()
+    look(lambda: not when.exists())
+    assert server.wait(place.submit())["status"] == "succeeded"
+    assert server.stop() == 0
+    place.serve()
+
+
 def families() -> Mapping[str, Mapping[str, Case]]:
     """Cases by name, in the order in which they share a place and, where they can, a server."""
     killed = {f"server_killed_in_{s}": partial(server_killed, stage=s) for s in STAGES if s != "audio_decode"}
@@ -642,6 +654,7 @@ def families() -> Mapping[str, Mapping[str, Case]]:
             client_gone_while_fetching,
             upload_stalls,
             callback_host_down,
+            log_reader_gone,
         ),
         "encoders": {f"encoder_{does}": partial(encoder, does=does) for does in DOES},
         "records": _named(record_locked_for_a_moment, record_locked_for_long, record_damaged, second_server),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,3 +30,17 @@ def die_at_publishing(outputs: str, moment: str) -> None:
 
     for name in NAMES:
         setattr(os, name, deadly(getattr(os, name)))
+
+
+def lose_reader_of_log(when: str) -> None:
+    """Once the file `when` is there, nobody reads standard output any more; then the file goes."""
+
+    def wait() -> None:
+        while not Path(when).exists():
+            time.sleep(0.01)
+        reader, writer = os.pipe()
+        os.close(reader)
+        os.dup2(writer, 1)
+        Path(when).unlink()
+
+    threading.Thread(target=wait, daemon=True).start()
