@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, GuideInput, MediaFile, Progress, Task
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.engine.sampling import Sampler
 from h3runtime.errors import BackendUnavailable, EngineDead, JobCancelled, OutputExists
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
 from h3runtime.media.sound import samples_for
@@ -72,7 +73,7 @@ def test_a_lost_device_asks_for_a_new_process(
     def lose(*_: object) -> None:
         raise torch.AcceleratorError("CUDA error: unspecified launch failure\nSearch for ... in /usr/local")
 
-    monkeypatch.setattr(engine, "_sample", lose)
+    monkeypatch.setattr(Sampler, "sample", lose)
     with pytest.raises(EngineDead) as caught:
         generate(engine, make_spec())
     assert caught.value.message == "the device failed: CUDA error: unspecified launch failure"
