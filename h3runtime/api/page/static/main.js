@@ -94,6 +94,7 @@ async function send(request, files) {
   try {
     const job = await submit(http, request, files);
     form?.problems.clear();
+    form?.estimate.soon();
     sent.remember(job.id, request, files);
     jobs.put(job);
     jobs.refresh();
