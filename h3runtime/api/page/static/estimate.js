@@ -76,7 +76,7 @@ function described(answer, isOpen) {
     ["Clip", `${answer.width}×${answer.height}, ${answer.frames} frames, ${seconds(answer.seconds)}`],
     ["Time", total === undefined ? "unknown until a clip was made here" : roughly(total)],
     ["Memory", `${bytes(answer.predicted_peak_bytes)} of ${bytes(answer.capacity_bytes)}`],
-    ["Rows", rows === undefined ? null : `${whole(rows)} (${Object.entries(kinds).map(([kind, count]) => `${plain(kind)} ${whole(count)}`).join(", ")})`],
+    ["Rows", rows === undefined ? null : `${whole(rows)} (${Object.entries(kinds).filter(([, count]) => count > 0).map(([kind, count]) => `${plain(kind)} ${whole(count)}`).join(", ")})`],
     ["Forwards", answer.forwards],
     ["Waiting", answer.queue ? waiting(answer.queue) : null],
     ["Disk", answer.disk ? `${bytes(answer.disk.needed_bytes)} of ${bytes(answer.disk.free_bytes)} free` : null],
