@@ -178,9 +178,7 @@ def test_a_job_links_to_all_that_can_be_done_with_it(described: dict[str, Any]) 
 
 
 def test_a_server_with_keys_says_where_it_asks_for_one(tmp_path: Path) -> None:
-    service = Service(
-        Settings(data_dir=tmp_path, api_key="x" * 32), EngineRecipe("nothing:here", ()), tool=ffmpeg()
-    )
+    service = Service(Settings(data_dir=tmp_path, api_key="x" * 32), EngineRecipe("nothing:here", ()), tool=ffmpeg())
     told = create_app(service).openapi()
     service.close()
     assert told["components"]["securitySchemes"]["key"]["scheme"] == "bearer"
