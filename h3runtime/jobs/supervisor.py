@@ -22,13 +22,11 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection, wait
-from typing import Any
 
 import structlog
 
-from h3runtime.core import EngineFacts, Estimate, GenerateSpec, Progress
+from h3runtime.core import EngineFacts, Estimate, GenerateSpec
 from h3runtime.errors import (
     EngineDead,
     H3Error,
@@ -41,7 +39,8 @@ from h3runtime.errors import (
     OutOfMemory,
 )
 from h3runtime.jobs.engine_process import EngineProcess, EngineRecipe
-from h3runtime.jobs.engine_state import EngineState, EngineStatus
+from h3runtime.jobs.engine_state import EngineState
+from h3runtime.jobs.engine_view import EngineView
 from h3runtime.jobs.limits import Deaths, Limits, Running
 from h3runtime.jobs.messages import (
     Advanced,
@@ -73,12 +72,10 @@ class Supervisor:
         self._recipe = recipe
         self._queue = queue
         self._limits = limits
-        self._changing = threading.Lock()
-        self._state = EngineState()
+        self._view = EngineView(lambda: queue.closed)
         self._ears, self._bell = multiprocessing.Pipe(duplex=False)
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._deaths = Deaths(limits)
-        self._began = time.monotonic()
         self._leaving = threading.Event()
         self._job: Running | None = None
         self._stop_wishes: dict[str, H3Error] = {}
@@ -91,7 +88,7 @@ class Supervisor:
 
     @property
     def state(self) -> EngineState:
-        return self._state
+        return self._view.state
 
     @property
     def pid(self) -> int | None:
@@ -117,7 +114,7 @@ class Supervisor:
         """What the request would take, asked of the engine; from any thread, also while it computes. Loading and
         NotReady where there is none to ask or no answer in time, and what the engine says is wrong with the request."""
         process = self._process
-        if self._state.status is EngineStatus.DEAD or self._leaving.is_set():
+        if self._view.is_dead or self._leaving.is_set():
             raise NotReady("the engine is gone; /ready says why")
         if process is None or not process.loaded:
             raise Loading("the engine is being loaded; try again in a moment")
@@ -125,7 +122,7 @@ class Supervisor:
 
     def drain(self, seconds: float) -> None:
         """Refuse new work, give the running job `seconds` to finish, then stop it and end the process."""
-        self._set(status=EngineStatus.DRAINING, reason="the server is shutting down")
+        self._view.drain()
         self._queue.close()
         if not self._queue.wait_until_idle(seconds):
             if (running := self._queue.running) is not None:
@@ -150,7 +147,7 @@ class Supervisor:
 
     def _run(self) -> None:
         try:
-            while not self._leaving.is_set() and self._state.status is not EngineStatus.DEAD:
+            while not self._leaving.is_set() and not self._view.is_dead:
                 self._live_once()
             self._serve_the_dead()
         finally:
@@ -183,9 +180,9 @@ class Supervisor:
     def _serve_the_dead(self) -> None:
         """A dead engine's server stays up to say why; whatever slips into the queue fails at once. What an earlier
         server left waits for one whose engine can be loaded, if this one's never could."""
-        was_loaded = self._state.facts is not None
+        was_loaded = self.state.facts is not None
         while not self._leaving.is_set():
-            self._queue.fail_waiting(EngineDead(f"the engine is dead: {self._state.reason}"), inherited=was_loaded)
+            self._queue.fail_waiting(EngineDead(f"the engine is dead: {self.state.reason}"), inherited=was_loaded)
             self._sleep([], None)
 
     def _converse(self, process: EngineProcess) -> H3Error | None:
@@ -221,7 +218,7 @@ class Supervisor:
                 process.send(Stop(job.job_id))
                 job.stop_sent = time.monotonic()
             return
-        facts = self._state.facts
+        facts = self.state.facts
         if not process.loaded or facts is None:
             return
         if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
@@ -234,7 +231,7 @@ class Supervisor:
         match message:
             case Advanced(None, progress):
                 process.moved = time.monotonic()
-                self._loading(progress)
+                self._view.load(progress)
             case Advanced(job_id, progress) if self._job is not None and job_id == self._job.job_id:
                 self._job.advance(progress)
                 self._queue.progressed(job_id, progress)
@@ -243,7 +240,7 @@ class Supervisor:
                 self._loaded(facts)
             case LoadFailed(error):
                 if not isinstance(error, EngineDead | OutOfMemory):
-                    self._die(reason_of(error))
+                    self._view.die(reason_of(error))
                 return error
             case Weighed(number, answer):
                 self._questions.settle(number, answer)
@@ -267,30 +264,12 @@ class Supervisor:
         self._queue.failed(job_id, error)
         return None
 
-    def _loading(self, progress: Progress) -> None:
-        fraction = max(progress.fraction, self._state.fraction)
-        self._set(stage=progress.stage, fraction=fraction, loading=progress.loading)
-        if self._state.status is EngineStatus.LOADING and progress.stage == "warming":
-            self._set(status=EngineStatus.WARMING)
-
     def _loaded(self, facts: EngineFacts) -> None:
         self._jobs_since_start = 0
-        cold = self._state.cold_start_seconds or time.monotonic() - self._began
-        self._tell_change(facts)
-        self._set(facts=facts, stage="ready", fraction=1.0, cold_start_seconds=cold, loading=None)
-        self._set_unless_draining(EngineStatus.READY, "")
+        # Whoever sees that it is ready may ask at once what it would take.
         self._queue.engine_loaded(facts)
+        self._view.loaded(facts)
         self.on_loaded(facts)
-        told = {"device": facts.device, "cold_start_seconds": cold, "checkpoint": facts.checkpoint}
-        log.info("engine_ready", **told, **facts.loads())
-
-    def _tell_change(self, facts: EngineFacts) -> None:
-        """Files may be replaced while the server runs; a new engine process reads the new ones."""
-        before = self._state.facts.checkpoint if self._state.facts else facts.checkpoint
-        if before != facts.checkpoint:
-            log.warning("checkpoint_changed", before=before, now=facts.checkpoint)
-            told = f"the checkpoint changed while the server ran: it was {before}, it is {facts.checkpoint}"
-            self._set(warnings=(told,))
 
     def _overdue(self, process: EngineProcess) -> H3Error | None:
         now = time.monotonic()
@@ -299,14 +278,14 @@ class Supervisor:
             if late is not None:
                 return late
         if (limit := self._limit_of_loading(process)) is not None and now - process.moved > limit:
-            stage = self._state.stage
+            stage = self.state.stage
             return JobTimeout(f"the stage {stage} made no progress for {limit:g} s", stage=stage)
         if now - process.heard > self._limits.heartbeat:
             return EngineDead(f"the engine process gave no sign of life for {self._limits.heartbeat:g} s")
         return None
 
     def _limit_of_loading(self, process: EngineProcess) -> float | None:
-        return None if process.loaded else self._limits.stages.get(self._state.stage)
+        return None if process.loaded else self._limits.stages.get(self.state.stage)
 
     def _bury(self, why: H3Error) -> None:
         """Settle the running job, then decide whether another process may be started."""
@@ -314,13 +293,12 @@ class Supervisor:
         if (job := self._job) is not None:
             self._job = None
             self._queue.failed(job.job_id, self._end_of(job, why))
-        if self._state.status is EngineStatus.DEAD or self._leaving.is_set():
+        if self._view.is_dead or self._leaving.is_set():
             return
         if beyond := self._deaths.add():
-            self._die(f"{why.message}; {beyond}")
+            self._view.die(f"{why.message}; {beyond}")
             return
-        self._set(stage="starting", fraction=0.0, restarts=self._state.restarts + 1, loading=None)
-        self._set_unless_draining(EngineStatus.RESTARTING, why.message)
+        self._view.restart(why.message)
 
     def _end_of(self, job: Running, why: H3Error) -> H3Error:
         """What the job ends with. Whoever wanted it stopped gets what he asked for, whatever else went wrong."""
@@ -331,18 +309,6 @@ class Supervisor:
         if isinstance(why, EngineDead | OutOfMemory) and why.stage is None:
             why.stage, why.step = job.stage, job.step
         return why
-
-    def _die(self, reason: str) -> None:
-        log.error("engine_dead", reason=reason)
-        self._set(status=EngineStatus.DEAD, reason=reason)
-
-    def _set_unless_draining(self, status: EngineStatus, reason: str) -> None:
-        if not self._queue.closed:
-            self._set(status=status, reason=reason)
-
-    def _set(self, **changes: Any) -> None:
-        with self._changing:
-            self._state = replace(self._state, **changes)
 
     def _wish_stop(self, job_id: str, wish: H3Error) -> None:
         """From any thread. By name: between the queue's answer and this line the next job may have begun, and a job
