@@ -37,17 +37,17 @@ def shown(make_spec, media):
 
 
 def heard(make_spec, media):
-    clip = media.clip("keyframes[0]", 22)
+    clip = media.clip("keyframes[0]", 5)
     guides = (
         GuideInput("keyframes[0]", 0, clip=clip, sound=media.sound_of(clip)),
-        GuideInput("keyframes[1]", 12, sound=media.voice("keyframes[1]")),
+        GuideInput("keyframes[1]", 7, sound=media.voice("keyframes[1]")),
     )
-    return replace(make_spec(frames=39, steps=1), guides=guides)
+    return replace(make_spec(width=64, height=64, steps=1), guides=guides)
 
 
 def masked(make_spec, media):
-    clip = media.clip("source", 22)
-    return replace(make_spec(steps=1), source=SourceInput(clip, media.sound_of(clip)))
+    clip = media.clip("source", 5)
+    return replace(make_spec(width=64, height=64, frames=5, steps=1), source=SourceInput(clip, media.sound_of(clip)))
 
 
 def referred(make_spec, media):

@@ -24,9 +24,8 @@ REQUESTS = {
     "64x64x5": lambda make, _: make(width=64, height=64, frames=5, steps=1),
     "320x192x22": lambda make, _: make(width=320, height=192, frames=22, steps=1),
     "640x384x5": lambda make, _: make(width=640, height=384, frames=5, steps=1),
-    "long text": lambda make, _: make(prompt="word " * 1300, steps=1),
-    "two clips": lambda make, _: make(width=64, height=64, frames=22, steps=1, n=2),
-    "the other partition": lambda make, _: make(task=Task.REF2VA, steps=1),
+    "long text": lambda make, _: make(width=64, height=64, frames=5, prompt="word " * 600, steps=1),
+    "two of the other partition": lambda make, _: make(width=64, height=64, frames=5, task=Task.REF2VA, steps=1, n=2),
     "references": referred,
 }
 
