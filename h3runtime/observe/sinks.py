@@ -17,6 +17,7 @@ import json
 import logging
 import os
 import select
+import stat
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -129,6 +130,7 @@ class _Pen:
 
     def __init__(self, fd: int) -> None:
         self._fd = fd
+        self._has_reader = not stat.S_ISREG(os.fstat(fd).st_mode)
         self._torn = False
 
     def write(self, text: str) -> None:
@@ -138,7 +140,8 @@ class _Pen:
         done = 0
         try:
             while done < len(data):
-                _wait_for_room(self._fd)
+                if self._has_reader:
+                    _wait_for_room(self._fd)
                 done += os.write(self._fd, data[done : done + PIPE_PIECE])
         finally:
             self._torn = lead < done < len(data) or (self._torn and done == 0)
@@ -152,7 +155,7 @@ def _descriptor(stream: TextIO) -> int | None:
 
 
 def _wait_for_room(fd: int) -> None:
-    """BrokenPipeError or TimeoutError if nothing can be written; a file on a disk always says that it can."""
+    """TimeoutError if nobody makes any; a pipe whose reader is gone says at once that it has some."""
     poll = select.poll()
     poll.register(fd, select.POLLOUT)
     if not poll.poll(PATIENCE_MS):
