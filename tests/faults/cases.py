@@ -70,10 +70,10 @@ def server_killed_while_all_wait(place: Place) -> None:
 
 
 def server_killed_while_publishing(place: Place, moment: str) -> None:
-    """The clip is made, and may or may not have its name: it gets it, and is not computed again."""
+    """Both clips are made, and neither or the first has its name: they get theirs, and are not computed again."""
     place.serve(sabotaged=("die_at_publishing", str(place.outputs), moment))
     with suppress(httpx2.TransportError):
-        place.server.post({}, prefer="respond-async")
+        place.server.post({"n": 2}, prefer="respond-async")
     look(lambda: not place.server.process.is_alive())
     place.server.close()
     server = place.serve()
@@ -81,6 +81,19 @@ def server_killed_while_publishing(place: Place, moment: str) -> None:
     place.expect(job["id"])
     assert server.wait(job["id"])["status"] == "succeeded"
     assert len([1 for reached in place.journal(job["id"]) if reached == ("conditioning", 0)]) == 1
+
+
+def server_killed_at_any_moment(place: Place) -> None:
+    """Twice, with jobs on their way in, in line, computing and being published."""
+    for _ in range(2):
+        server = place.serve()
+        jobs = [SMALL | {"seed": number, "n": 1 + number % 2, "prompt": "pause=0.01"} for number in range(4)]
+        with ThreadPoolExecutor(4) as pool:
+            for body in jobs:
+                pool.submit(_try, partial(_submit_and_expect, place, body))
+            time.sleep(random.random() * 0.8)
+            server.kill()
+    place.serve()
 
 
 def server_killed_twice(place: Place) -> None:
@@ -633,7 +646,9 @@ def families() -> Mapping[str, Mapping[str, Case]]:
     return {
         "killed": killed
         | publishing
-        | _named(server_killed_while_all_wait, server_killed_twice, server_killed_while_deleting),
+        | _named(
+            server_killed_at_any_moment, server_killed_while_all_wait, server_killed_twice, server_killed_while_deleting
+        ),
         "left": _named(
             terminated_within_its_budget_finishes_the_job,
             terminated_twice,
@@ -676,6 +691,13 @@ def _named(*cases: Case) -> dict[str, Case]:
 def _try(call: Callable[[], Any]) -> None:
     with suppress(httpx2.TransportError):
         call()
+
+
+def _submit_and_expect(place: Place, body: Mapping[str, Any]) -> None:
+    """It counts once it was answered. Two deaths of its server, and it may be given up."""
+    answer = httpx2.post(f"{place.server.url}/generate", json=body, headers={"prefer": "respond-async"})
+    if answer.status_code == 202:
+        place.expect(answer.json()["id"], "succeeded", "failed")
 
 
 def _fill(path: Path) -> None:
