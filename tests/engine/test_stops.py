@@ -67,6 +67,7 @@ def test_a_medium_that_takes_its_time_doesn_t_hold_up_a_stop(engine, make_spec, 
         return iter(())
 
     monkeypatch.setattr(media_encoder, name, slow)
+    engine.media_cache.clear()
     given = {"picture": media.picture, "sound": media.voice, "clip": lambda field: media.clip(field, 5)}[what](
         "keyframes[0]"
     )
