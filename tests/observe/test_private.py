@@ -115,12 +115,12 @@ def test_a_text_is_found_however_it_was_quoted(text, quotings):
 
 def test_a_long_prompt_costs_little():
     with privacy():
-        began = time.perf_counter()
+        began = time.thread_time()
         keep_private("A red ball bounces, “slowly”, over the floor. " * 150)
-        assert time.perf_counter() - began < 0.5
-        began = time.perf_counter()
+        assert time.thread_time() - began < 0.5
+        began = time.thread_time()
         blotted("generate_start" * 10)
-        assert time.perf_counter() - began < 0.005
+        assert time.thread_time() - began < 0.005
 
 
 def test_the_name_of_an_event_is_no_prompt(stream):
