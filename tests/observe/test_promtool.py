@@ -35,7 +35,7 @@ def test_promtool_is_content_with_a_server_that_has_seen_everything(tmp_path: Pa
     families = set(re.findall(r"^# TYPE h3runtime_(\S+)", scrape.text, re.M))
     assert families >= NAMES
     for outcome in ("succeeded", "failed", "cancelled"):
-        assert f'h3runtime_jobs_total{{task="t2va",outcome="{outcome}"}} 1.0' in scrape.text
+        assert f'h3runtime_jobs_total{{outcome="{outcome}",task="t2va"}} 1.0' in scrape.text
     assert 'route="/jobs/{job_id}"' in scrape.text and job not in scrape.text and "BREW" not in scrape.text
     assert re.search(r"h3runtime_denoise_step_seconds_count [1-9]", scrape.text)
     checked = subprocess.run([promtool, "check", "metrics"], input=scrape.content, capture_output=True, check=False)
