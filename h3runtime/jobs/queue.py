@@ -12,11 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from h3runtime.core import GenerateSpec, Progress, Work
-from h3runtime.errors import (
-    Draining,
-    JobNotFound,
-    QueueFull,
-)
+from h3runtime.errors import Draining, JobNotFound, QueueFull
 from h3runtime.jobs.clock import Clock
 from h3runtime.jobs.course import ATTEMPTS, Course
 from h3runtime.jobs.files import Folders
@@ -24,7 +20,6 @@ from h3runtime.jobs.keeper import Keeper
 from h3runtime.jobs.log_lines import job_timings
 from h3runtime.jobs.names import OutputNames
 from h3runtime.jobs.outputs import outputs_of
-from h3runtime.jobs.reservations import Reservations
 from h3runtime.jobs.table import Job, JobTable, Order, Status
 
 __all__ = ["ATTEMPTS", "JobQueue", "job_timings", "outputs_of"]
@@ -41,7 +36,6 @@ class JobQueue(Course):
         self.on_stop: Callable[[str], None] = lambda _: None
         self._coming: set[str] = set()
         self._names = OutputNames(table)
-        self._reservations = Reservations(lambda: self._closed)
         self._keeper = Keeper(self.sweep, self.tick, self._retention.pause)
 
     @property
@@ -69,10 +63,6 @@ class JobQueue(Course):
             # The limit counts jobs that wait; with the engine idle, the first in line is as good as taken.
             if len(self._line) + len(self._coming) >= self.limit + (self._running is None):
                 raise QueueFull(f"{self.limit} jobs are waiting already")
-
-    def reserve(self, owner: str, key: str) -> AbstractContextManager[None]:
-        """Be the only one who admits under this `Idempotency-Key`; blocks while another does. "" reserves nothing."""
-        return self._reservations.hold(owner, key)
 
     def promise_outputs(self, outputs: frozenset[Path], overwrite: bool) -> AbstractContextManager[None]:
         """Hold names while a request is being admitted. `OutputExists` if a file, a live job or a request has one."""
@@ -192,7 +182,6 @@ class JobQueue(Course):
         """Take no more jobs and hand out none; those that wait stay in line for the next process."""
         with self._changed:
             self._closed = True
-        self._reservations.wake()
         self.table.wake()
 
     def stop(self) -> None:
