@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -23,6 +24,7 @@ from h3runtime.errors import (
     H3Error,
     Interrupted,
     JobCancelled,
+    JobNotFound,
 )
 from h3runtime.jobs import output_rows
 from h3runtime.jobs.clock import Clock
@@ -73,9 +75,9 @@ class Course:
     def start(self) -> None:
         """Tell of the jobs that ended while this was made."""
         self._started = True
-        for job in self._ended_early:
-            self.on_end(job)
-        self._ended_early.clear()
+        early, self._ended_early = self._ended_early, []
+        for job in early:
+            self._tell(job)
 
     def take(self, facts: EngineFacts, first: bool) -> Job | None:
         """The next job, now `running`; None if nothing waits or one is computing.
@@ -202,7 +204,8 @@ class Course:
                     changed.append(job)
             self._unheld.clear()
         for job in changed:
-            self.failed(job.id, CheckpointChanged(f"admitted under {job.checkpoint}, but {checkpoint} is loaded now"))
+            why = f"admitted under {job.checkpoint}, but {checkpoint} is loaded now"
+            self._end(job.id, Status.FAILED, error=CheckpointChanged(why))
 
     def _requeue(self, job_id: str) -> None:
         """Back into the line, where the next process finds it. Its inputs stay."""
@@ -221,25 +224,35 @@ class Course:
         self.table.wake_watchers(job_id)
 
     def _end(self, job_id: str, status: Status, **changes: Any) -> None:
-        self._tell_end(self._settle(job_id, status, (), changes))
+        """Of no effect for one that was deleted between the line and its end."""
+        with suppress(JobNotFound):
+            self._tell_end(self._settle(job_id, status, (), changes))
 
     def _settle(self, job_id: str, status: Status, placed: tuple[Placement, ...], changes: dict[str, Any]) -> Job:
         self.folders.forget(job_id)
         if status is not Status.SUCCEEDED:
             self.folders.drop_tail(job_id)
         with self._changed:
-            job = self._ended(job_id, status, placed, changes)
-            self._arrived.pop(job_id, None)
-            self._let_go(job_id)
-        return job
+            try:
+                return self._ended(job_id, status, placed, changes)
+            finally:
+                self._arrived.pop(job_id, None)
+                self._let_go(job_id)
 
     def _tell_end(self, job: Job) -> None:
         self.folders.trim_tails()
         log_end(job)
-        if self._started:
-            self.on_end(job)
-        else:
+        if not self._started:
             self._ended_early.append(job)
+        else:
+            self._tell(job)
+
+    def _tell(self, job: Job) -> None:
+        try:
+            self.on_end(job)
+        except Exception as error:
+            # Who hears of an end must not undo it, nor take the engine with him.
+            log.error("end_not_told", job_id=job.id, exc_info=error)
 
     def _ended(self, job_id: str, status: Status, placed: tuple[Placement, ...], changes: dict[str, Any]) -> Job:
         """The job at its end. One that is being deleted ends for nobody but who deletes it."""

@@ -34,9 +34,9 @@ def place(files: Iterable[Placement], *, overwrite: bool, resumed: bool = False)
 
     resumed: an earlier process was killed in this, so that an empty file is its claim to a name (`_claim_and_rename`).
     """
-    todo = [file for file in files if file.is_clip or _is_there(file.staged) or _is_there(file.final)]
     put: list[Placement] = []
     try:
+        todo = [file for file in files if file.is_clip or _is_there(file.staged) or _is_there(file.final)]
         for folder in {file.final.parent for file in todo}:
             folder.mkdir(parents=True, exist_ok=True)
         for file in todo:

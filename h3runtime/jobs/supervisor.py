@@ -147,13 +147,26 @@ class Supervisor:
 
     def _run(self) -> None:
         try:
-            while not self._leaving.is_set() and not self._view.is_dead:
-                self._live_once()
-            self._serve_the_dead()
+            while not self._leaving.is_set():
+                self._live_or_die()
+            if (running := self._queue.running) is not None:
+                self._queue.failed(running, _left_behind())
         finally:
-            if self._job is not None:
-                self._queue.failed(self._job.job_id, _left_behind())
             self._queue.stop()
+
+    def _live_or_die(self) -> None:
+        """Our own bug must not end this thread: nobody would hear that it did, and all jobs would wait for ever."""
+        try:
+            if self._view.is_dead:
+                self._serve_the_dead()
+            else:
+                self._live_once()
+        except Exception as error:
+            log.error("supervisor_bug", exc_info=error)
+            if (process := self._process) is not None:
+                process.kill()
+            if not self._view.is_dead:
+                self._view.die("the supervisor met an internal error")
 
     def _live_once(self) -> None:
         """One process from its start to its end, whatever that is."""
@@ -245,9 +258,9 @@ class Supervisor:
             case Weighed(number, answer):
                 self._questions.settle(number, answer)
             case Made(job_id, clip):
+                self._queue.succeeded(job_id, clip)
                 self._job = None
                 self._stop_wishes.pop(job_id, None)
-                self._queue.succeeded(job_id, clip)
             case Failed(job_id, error):
                 return self._failed(job_id, error)
         return None
@@ -255,13 +268,13 @@ class Supervisor:
     def _failed(self, job_id: str, error: H3Error) -> H3Error | None:
         if isinstance(error, EngineDead):
             return error
-        job, self._job = self._job, None
-        wish = self._stop_wishes.pop(job_id, None)
+        job, wish = self._job, self._stop_wishes.pop(job_id, None)
         if isinstance(error, JobCancelled) and wish is not None:
             error = wish
         elif isinstance(error, JobError) and error.stage is None and job is not None:
             error.stage, error.step = job.stage, job.step
         self._queue.failed(job_id, error)
+        self._job = None
         return None
 
     def _loaded(self, facts: EngineFacts) -> None:
@@ -290,9 +303,10 @@ class Supervisor:
     def _bury(self, why: H3Error) -> None:
         """Settle the running job, then decide whether another process may be started."""
         log.error("engine_died", reason=why.message, code=why.code)
-        if (job := self._job) is not None:
-            self._job = None
-            self._queue.failed(job.job_id, self._end_of(job, why))
+        job, self._job = self._job, None
+        # The queue's word counts: a bug may have come between its job and ours.
+        if (lost := self._queue.running) is not None:
+            self._queue.failed(lost, self._end_of(job or Running(lost), why))
         if self._view.is_dead or self._leaving.is_set():
             return
         if beyond := self._deaths.add():

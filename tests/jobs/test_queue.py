@@ -16,7 +16,6 @@ from h3runtime.errors import (
     Interrupted,
     JobCancelled,
     JobNotFound,
-    NotReady,
     OutOfMemory,
     OutputExists,
     QueueFull,
@@ -259,39 +258,29 @@ def test_two_deletions_at_once_are_one(found: Place) -> None:
         found.table.get("a")
 
 
-def test_one_key_is_used_by_one_request_at_a_time(found: Place) -> None:
-    order: list[str] = []
-
-    def second() -> None:
-        with found.queue.reserve("anna", "key"):
-            order.append("second")
-
-    waiting = threading.Thread(target=second)
-    with found.queue.reserve("anna", "key"):
-        waiting.start()
-        with found.queue.reserve("berta", "key"), found.queue.reserve("anna", ""), found.queue.reserve("anna", ""):
-            time.sleep(0.05)
-        order.append("first")
-    waiting.join(PATIENCE)
-    assert order == ["first", "second"]
+@pytest.mark.parametrize("end", ["fail_waiting", "take"])
+def test_a_deletion_between_the_line_and_the_end_is_no_fault(
+    found: Place, monkeypatch: pytest.MonkeyPatch, end: str
+) -> None:
+    found.queue.admit(found.spec("a"), (), "other")
+    # The first thing that an end does, and by then the job is in no line any more.
+    monkeypatch.setattr(found.folders, "forget", lambda job_id: found.table.remove(job_id))
+    if end == "take":
+        assert found.queue.take(FACTS, first=False) is None
+    else:
+        found.queue.fail_waiting(EngineDead("x"))
+    with pytest.raises(JobNotFound):
+        found.table.get("a")
 
 
-def test_who_waits_for_a_key_is_told_of_a_drain(found: Place) -> None:
-    told: list[str] = []
+def test_an_end_stands_whoever_fails_to_hear_of_it(found: Place) -> None:
+    def broken(_: object) -> None:
+        raise RuntimeError("a bug")
 
-    def second() -> None:
-        try:
-            with found.queue.reserve("", "key"):
-                pass
-        except NotReady as error:
-            told.append(error.code)
-
-    waiting = threading.Thread(target=second)
-    with found.queue.reserve("", "key"):
-        waiting.start()
-        found.queue.close()
-        waiting.join(PATIENCE)
-    assert told == ["draining"]
+    found.queue.start()
+    found.queue.on_end = broken
+    assert found.done("a").status is Status.SUCCEEDED
+    assert found.done("b").status is Status.SUCCEEDED
 
 
 def test_the_file_of_a_waiting_job_taken_by_a_stranger_is_left_alone(found: Place) -> None:

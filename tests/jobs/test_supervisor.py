@@ -24,7 +24,7 @@ from h3runtime.jobs.limits import Running
 from h3runtime.jobs.queue import JobQueue
 from h3runtime.jobs.store import JobStore
 from h3runtime.jobs.supervisor import Limits, Supervisor
-from h3runtime.jobs.table import Job, JobTable
+from h3runtime.jobs.table import Job, JobTable, Status
 from h3runtime.settings import Settings
 
 PATIENCE = 30.0
@@ -224,6 +224,34 @@ def test_a_process_that_cannot_be_started_is_a_reason(tmp_path: Path) -> None:
     with bench(tmp_path, unpicklable, restarts=1) as found:
         found.status(EngineStatus.DEAD)
         assert "could not be started" in found.supervisor.state.reason
+
+
+def test_a_bug_of_ours_costs_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench(tmp_path) as found:
+
+        def broken(*_: object) -> None:
+            monkeypatch.undo()
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(found.queue, "succeeded", broken)
+        first, second = found.add("x"), found.add("x")
+        error = found.ended(first).error
+        assert error is not None and error.code == "engine_dead"
+        assert found.ended(second).status is Status.SUCCEEDED
+
+
+def test_a_bug_that_stays_is_told_by_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    with bench(tmp_path) as found:
+        monkeypatch.setattr(found.queue, "failed", broken)
+        found.add("fail_at=sampling")
+        waiting = found.add("x")
+        found.status(EngineStatus.DEAD)
+        assert found.supervisor.state.reason == "the supervisor met an internal error"
+        assert found.ended(waiting).status is Status.FAILED
+        monkeypatch.undo()
 
 
 def test_cancelling_what_hears_nothing_ends_it_all_the_same(tmp_path: Path) -> None:
