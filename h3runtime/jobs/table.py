@@ -122,8 +122,8 @@ class JobTable:
             if after is not None and (past is None or after in gone):
                 raise _not_found(after)
             found = job_rows.page(connection, limit + 1 + len(gone), past, owner, oldest_first)
-            ids = [job_id for job_id in found if job_id not in gone]
-            jobs = self._read(connection, ids[:limit])
+        ids = [job_id for job_id in found if job_id not in gone]
+        jobs = self._read(ids[:limit])
         return [jobs[job_id] for job_id in ids[:limit] if job_id in jobs], len(ids) > limit
 
     def change(self, job_id: str, *, also: Also | None = None, **changes: Any) -> Job:
@@ -166,12 +166,11 @@ class JobTable:
         """Call `ring` when the job ends or is removed (now, if it has ended), from whichever thread does it, and at
         `wake`. Returns an undo."""
         with self._lock:
-            undo = self._ends.add(job_id, ring)
-            ended = self.get(job_id).status.ended
-        if ended:
-            undo()
-            ring()
-        return undo
+            # An end is told after this lock is left, so one that comes now rings.
+            if not self.get(job_id).status.ended:
+                return self._ends.add(job_id, ring)
+        ring()
+        return lambda: None
 
     def follow(self, job_id: str, ring: Callable[[], None]) -> Callable[[], None]:
         """Call `ring` at every new event of the job, at its removal and at `wake`. Returns an undo."""
@@ -251,10 +250,12 @@ class JobTable:
             raise _not_found(job_id)
         return _Entry(kept.job, EventLog(kept.event))
 
-    def _read(self, connection: sqlite3.Connection, ids: list[str]) -> dict[str, Job]:
+    def _read(self, ids: list[str]) -> dict[str, Job]:
         with self._lock:
             jobs = {job_id: self._entries[job_id].job for job_id in ids if job_id in self._entries}
-        kept = job_rows.read_all(connection, [job_id for job_id in ids if job_id not in jobs])
+        # Not one within the other: who holds `_lock` may wait for the reader.
+        with self.store.reading() as connection:
+            kept = job_rows.read_all(connection, [job_id for job_id in ids if job_id not in jobs])
         return jobs | {job_id: row.job for job_id, row in kept.items()}
 
     def _save(self, job: Job, event: int, what: _Unsaved) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,12 +11,15 @@ import pytest
 
 from h3runtime.core import Progress
 from h3runtime.errors import EngineDead, JobNotFound
+from h3runtime.jobs import job_rows
 from h3runtime.jobs.events import AFTER_RESTART, REMEMBERED
 from h3runtime.jobs.job import Job, Order, Status
 from h3runtime.jobs.store import JobStore
 from h3runtime.jobs.table import STREAMED, JobTable
 from tests.jobs.test_messages import SPEC
 from tests.jobs.work import place
+
+PATIENCE = 20.0
 
 
 def job(job_id: str, **facts: Any) -> Job:
@@ -52,6 +56,26 @@ def test_pages_go_both_ways_and_show_one_owner_s_jobs() -> None:
     for after, owner in (("1", ""), ("x", None), ("x", "")):
         with pytest.raises(JobNotFound):
             table.page(2, after, owner)
+
+
+def test_a_page_is_read_while_somebody_asks_for_what_only_the_store_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    table = JobTable(kept=0)
+    table.add(job("a", status=Status.QUEUED))
+    table.change("a", status=Status.FAILED)
+    asking = threading.Thread(target=table.events, args=("a", None), daemon=True)
+    read = job_rows.page
+
+    def page(*arguments: Any) -> list[str]:
+        asking.start()
+        asking.join(0.1)  # it waits for us, with what it holds by now
+        return read(*arguments)
+
+    monkeypatch.setattr(job_rows, "page", page)
+    reading = threading.Thread(target=table.page, args=(10, None), daemon=True)
+    reading.start()
+    reading.join(PATIENCE)
+    asking.join(PATIENCE)
+    assert not reading.is_alive() and not asking.is_alive()
 
 
 def test_a_job_of_somebody_else_is_not_there() -> None:
