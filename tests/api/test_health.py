@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from h3runtime.observe.metrics import KEPT_SECONDS
 from tests.api.server import SMALL, Running, running
 
 
@@ -92,10 +93,11 @@ def test_metrics_are_prometheus_without_unbounded_labels(server: Running) -> Non
     for name in ("build_info", "ready", "jobs_queued", "jobs_running", "disk_free_bytes"):
         assert f"\nh3runtime_{name}" in "\n" + text
     assert 'h3runtime_jobs_total{outcome="succeeded",task="t2va"}' in text
-    assert 'h3runtime_stage_duration_seconds_bucket{stage="sampling",le="0.1"}' in text
+    assert 'h3runtime_stage_duration_seconds_bucket{le="0.1",stage="sampling"}' in text
     assert 'route="/generate"' in text
     server.client.get(f"/jobs/{job['id']}")
     server.client.get(f"/nothing/{job['id']}")
+    time.sleep(KEPT_SECONDS)
     assert job["id"] not in server.client.get("/metrics").text
 
 
