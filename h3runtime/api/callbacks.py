@@ -22,7 +22,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 import http.client
-import json
 import random
 import ssl
 import threading
@@ -35,6 +34,7 @@ from pathlib import Path
 import structlog
 
 from h3runtime.api.answers import job_answer
+from h3runtime.api.as_json import as_json
 from h3runtime.api.inputs.connecting import Connector, Resolve, own_headers
 from h3runtime.api.inputs.hosts import AllowedHosts, NotFetchedError, Place, place_of
 from h3runtime.errors import H3Error, Offence, SettingsError
@@ -108,8 +108,6 @@ class Callbacks:
         self._busy: set[str] = set()
         self._closed = False
         self._threads: list[threading.Thread] = []
-        with store.writing() as connection:
-            callback_rows.create(connection)
 
     @property
     def is_on(self) -> bool:
@@ -138,8 +136,7 @@ class Callbacks:
         for job in jobs:
             if job.finished_at and time.time() - job.finished_at.timestamp() < self._patience.age:
                 self.job_ended(job)
-        with self._store.writing() as connection:
-            callback_rows.clean(connection)
+        with self._store.reading() as connection:
             owed = callback_rows.waiting(connection)
         with self._changed:
             for callback in owed:
@@ -166,7 +163,7 @@ class Callbacks:
         if url is None or not self.is_on:
             return
         now = time.time()
-        body = json.dumps(job_answer(job)).encode()
+        body = as_json(job_answer(job))
         try:
             with self._store.writing() as connection:
                 is_new = callback_rows.add(connection, Callback(job.id, url, body, now, now))

@@ -3,8 +3,7 @@
     add      the job has ended; what is told stays the same for every attempt
     claim    counts an attempt before it is made, so that one which takes the process down can't be repeated for ever
     put_off  says when the next one is
-    settle   told, or given up; the row stays, to show that nothing is owed, until the job's own is gone
-    clean    removes the rows of jobs that are gone
+    settle   told, or given up; the row stays, to show that nothing is owed, until the job's own is gone (`job_rows`)
 
 Written and read by `api.callbacks`, on the connections of `store`. Times are seconds since 1970.
 """
@@ -29,18 +28,14 @@ class Callback:
     attempts: int = 0
 
 
-def create(connection: sqlite3.Connection) -> None:
-    """The table, if it isn't there."""
-    connection.execute(
-        "CREATE TABLE IF NOT EXISTS callbacks (job TEXT PRIMARY KEY, url TEXT NOT NULL, body BLOB NOT NULL,"
-        " ended REAL NOT NULL, due REAL NOT NULL, attempts INTEGER NOT NULL, state TEXT NOT NULL) WITHOUT ROWID"
-    )
-
-
 def add(connection: sqlite3.Connection, callback: Callback) -> bool:
-    """False if the job has one."""
+    """False if the job has one, or is gone."""
     values = (callback.job, callback.url, callback.body, callback.ended, callback.due, callback.attempts, WAITING)
-    return bool(connection.execute("INSERT OR IGNORE INTO callbacks VALUES (?, ?, ?, ?, ?, ?, ?)", values).rowcount)
+    query = (
+        "INSERT OR IGNORE INTO callbacks (job, url, body, ended, due, attempts, state)"
+        " SELECT ?1, ?2, ?3, ?4, ?5, ?6, ?7 WHERE EXISTS (SELECT 1 FROM jobs WHERE id = ?1)"
+    )
+    return bool(connection.execute(query, values).rowcount)
 
 
 def waiting(connection: sqlite3.Connection) -> list[Callback]:
@@ -68,7 +63,3 @@ def put_off(connection: sqlite3.Connection, job: str, due: float) -> None:
 def settle(connection: sqlite3.Connection, job: str) -> None:
     """Nothing more is owed. Address and body go."""
     connection.execute("UPDATE callbacks SET state = ?, url = '', body = x'' WHERE job = ?", (SETTLED, job))
-
-
-def clean(connection: sqlite3.Connection) -> None:
-    connection.execute("DELETE FROM callbacks WHERE job NOT IN (SELECT id FROM jobs)")

@@ -48,7 +48,9 @@ def save(connection: sqlite3.Connection, job: Job, event: int, expires: float | 
 
 
 def remove(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+    """With all rows that are theirs; a callback's holds the job's own words."""
     for job_id in ids:
+        connection.execute("DELETE FROM callbacks WHERE job = ?", (job_id,))
         connection.execute("DELETE FROM outputs WHERE job = ?", (job_id,))
         connection.execute("DELETE FROM jobs WHERE id = ?", (job_id,))
 

@@ -6,6 +6,7 @@ A step that has been delivered is never changed; a new one is appended. `store` 
               `expires` the second since 1970 at which its clip goes, set at its end
     outputs   which ended job owns which finished file; clip = 0 for what lies beside a clip
     timings   what finished jobs took, for predictions; outlives their rows
+    callbacks who is to be told of which job's end (`callback_rows`)
 """
 
 from __future__ import annotations
@@ -35,5 +36,16 @@ MIGRATIONS: tuple[str, ...] = (
         work TEXT NOT NULL
     );
     CREATE INDEX timings_by_engine ON timings (checkpoint, device, seq);
+    """,
+    """
+    CREATE TABLE IF NOT EXISTS callbacks (
+        job TEXT PRIMARY KEY,
+        url TEXT NOT NULL,
+        body BLOB NOT NULL,
+        ended REAL NOT NULL,
+        due REAL NOT NULL,
+        attempts INTEGER NOT NULL,
+        state TEXT NOT NULL
+    ) WITHOUT ROWID;
     """,
 )

@@ -23,9 +23,10 @@ from h3runtime.core import GenerateSpec, SamplerSettings, Task
 from h3runtime.errors import NotReady, SettingsError
 from h3runtime.jobs import callback_rows, job_rows
 from h3runtime.jobs.store import JobStore
-from h3runtime.jobs.table import Job, Order, Status
+from h3runtime.jobs.table import Job, JobTable, Order, Status
 from h3runtime.settings import Settings
 from tests.api.server import SMALL, Running, running
+from tests.jobs.test_messages import CLIP
 
 SECRET = b"it is a secret"
 QUICK = Patience(first=0.02, factor=1.0, longest=0.05, attempts=4, connect=1.0, total=0.5)
@@ -161,6 +162,33 @@ def test_an_end_is_told_and_signed(tmp_path: Path, store: JobStore, host: Host) 
     signed = hmac.new(SECRET, headers["x-h3-timestamp"].encode() + b"." + body, hashlib.sha256).hexdigest()
     assert headers["x-h3-signature"] == "sha256=" + signed == signature(SECRET, headers["x-h3-timestamp"], body)
     assert callbacks.outcomes == ["delivered"] and rows(store) == []
+
+
+def test_a_figure_that_is_not_finite_is_null(tmp_path: Path, store: JobStore, host: Host) -> None:
+    def no_constant(word: str) -> None:
+        raise AssertionError(word)
+
+    job = replace(ended_job(store, tmp_path, host.url + "/200"), clip=replace(CLIP, timings={"sampling": float("nan")}))
+    with calling(tmp_path, store) as callbacks:
+        callbacks.job_ended(job)
+        until(lambda: callbacks.outcomes)
+    [(_, body)] = host.got("/200")
+    assert json.loads(body, parse_constant=no_constant)["timings"]["sampling"] is None
+
+
+def test_nothing_stays_of_a_job_that_is_gone(tmp_path: Path, store: JobStore) -> None:
+    table = JobTable(store)
+    with calling(tmp_path, store, replace(QUICK, first=100.0, longest=100.0)) as callbacks:
+        jobs = [ended_job(store, tmp_path, "http://127.0.0.1:1/", name) for name in ("01A", "01B")]
+        callbacks.job_ended(jobs[0])
+        until(lambda: callbacks.outcomes)
+        assert [row.job for row in rows(store)] == ["01A"]
+        for job in jobs:
+            table.remove(job.id)
+        # Whoever ends a job may tell of it when it has been deleted.
+        callbacks.job_ended(jobs[1])
+    with store.reading() as connection:
+        assert connection.execute("SELECT * FROM callbacks").fetchall() == []
 
 
 def test_a_failure_is_tried_again_with_the_same_body(tmp_path: Path, store: JobStore, host: Host) -> None:
@@ -399,7 +427,6 @@ def test_a_clock_that_jumped_while_the_server_was_down_delays_nothing(
     ended_job(store, tmp_path, host.url + "/200")
     then = time.time() - jump
     with store.writing() as connection:
-        callback_rows.create(connection)
         callback_rows.add(connection, callback_rows.Callback("01JOB", host.url + "/200", b"{}", then, then))
     with calling(tmp_path, store) as callbacks:
         until(lambda: callbacks.outcomes)
