@@ -372,8 +372,8 @@ class GenerateSpec:
     prompt: the assembled text, as the text encoder reads it. guides: in the order of the packed sequence. n: clips to
     make of the same conditions, with seeds seed + i; where there are several, clip i goes to `variant_path(output, i)`.
     output: where the finished file goes, absolute. scratch: a folder for temporary files on the same file system. tail:
-    of the first clip. attention_plan: the attention backend of each step of `sampling.steps`, from the first; empty where
-    `attention` runs them all.
+    of the first clip. attention_plan: the attention backend of each step of `sampling.steps`, from the first; empty
+    where `attention` runs them all.
     request: the client's own words, echoed into saved latents; never logged.
     """
 
