@@ -3,7 +3,7 @@
     serve       the process: settings, signals, one app         service     what one server consists of
     app         the routes                                      layers      around them: ids, browsers, keys, bodies
     body        JSON or a form, read as it comes                caller      who asks, and under which key
-    answers     a job as clients see it                         estimates   what a request would take
+    answers     a job as clients see it (as_json)               estimates   what a request would take
     health      live, ready                                     problems    errors as clients see them
     routes      what is answered where                          openai      the same for OpenAI's clients
     openapi     what is read by hand, described; examples       reports     to metrics and callbacks
