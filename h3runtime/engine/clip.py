@@ -87,7 +87,7 @@ def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, r
             warnings = refuse(found, "video_decode")
         with run.stage("mux"):
             tail.finish()
-            written = writer.finish()
+            written = writer.finish(run.alive)
             tail.publish()
     return DecodedClip(written, shape, found, warnings)
 

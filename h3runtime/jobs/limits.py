@@ -21,6 +21,9 @@ FIRST_STAGE = "conditioning"
 STEPS_OF_GRACE = 3
 """How many of its longest steps a job that was cancelled may take to notice."""
 
+MUX_MARGIN = 15.0
+"""Seconds for the engine to end a silent encoder and to tell."""
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -47,7 +50,8 @@ class Limits:
             "sampling": settings.timeout_step,
             "video_decode": settings.timeout_decode,
             "audio_decode": settings.timeout_decode,
-            "mux": settings.timeout_mux,
+            # The engine ends an encoder that is silent for so long; only if it doesn't, it must go itself.
+            "mux": settings.timeout_mux + MUX_MARGIN,
         }
         # A warm-up shape is a whole job that reports nothing until it is done.
         stages["warming"] = sum(stages.values())

@@ -17,6 +17,7 @@ import queue
 import shutil
 import tempfile
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -46,6 +47,8 @@ from h3runtime.media.worker import Worker
 __all__ = ["ClipShape", "ClipWriter", "Limits", "WrittenClip"]
 
 QUEUED_CHUNKS = 2
+SIGN_SECONDS = 1.0
+"""Between two signs of life of an encoder that finishes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +146,19 @@ class ClipWriter:
         self._taken += len(chunk)
         self._hand_over(np.array(chunk, order="C"))
 
-    def finish(self) -> WrittenClip:
-        """Wait for ffmpeg, count what it wrote, give the file its name."""
+    def finish(self, on_alive: Callable[[], None] = lambda: None) -> WrittenClip:
+        """Wait for ffmpeg, count what it wrote, give the file its name.
+
+        on_alive: called at most once a `SIGN_SECONDS` while ffmpeg gets on: it may have minutes of a clip before it
+        when the last frame has been handed over.
+        """
         if self._taken != self._shape.frames:
             raise ValueError(f"{self._taken} frames, {self._shape.frames} were promised")
         self._hand_over(None)
+        signs = _Signs(self._progress, on_alive)
         while self._writing():
             self._raise_failure()
+            signs.look()
         self._raise_failure()
         self._count()
         try:
@@ -280,3 +289,17 @@ def _judged(sound: NDArray[np.float32], frames: int, rate: int) -> NDArray[np.fl
     cut = trim(sound, frames)
     require_finite(cut, STAGE)
     return at_rate(cut, rate, samples_for(frames, rate=rate))
+
+
+class _Signs:
+    """Passes on that what `progress` returns has changed, not too often."""
+
+    def __init__(self, progress: Callable[[], object], on_alive: Callable[[], None]) -> None:
+        self._progress, self._on_alive = progress, on_alive
+        self._seen, self._told = progress(), time.monotonic()
+
+    def look(self) -> None:
+        now = time.monotonic()
+        if now - self._told >= SIGN_SECONDS and (found := self._progress()) != self._seen:
+            self._seen, self._told = found, now
+            self._on_alive()

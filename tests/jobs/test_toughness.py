@@ -186,5 +186,5 @@ def test_deaths_far_apart_do_not_add_up(tmp_path: Path) -> None:
 def test_limits_are_the_settings() -> None:
     limits = Limits.from_settings(Settings(restarts=7, restart_window=60, timeout_step=11, timeout_mux=12))
     assert (limits.restarts, limits.restart_window) == (7, 60)
-    assert (limits.of_stage("sampling"), limits.of_stage("mux"), limits.of_stage("warming")) == (11, 12, 923)
+    assert (limits.of_stage("sampling"), limits.of_stage("mux"), limits.of_stage("warming")) == (11, 27, 938)
     assert limits.of_stage("conditioning") == limits.of_stage("what is not there") == 300

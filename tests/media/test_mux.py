@@ -10,6 +10,7 @@ import time
 import tracemalloc
 from dataclasses import replace
 from fractions import Fraction
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,7 @@ from h3runtime.errors import (
     NumericalError,
     OutputExists,
 )
-from h3runtime.media import delivery, process
+from h3runtime.media import delivery, mux, process
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.mux import QUEUED_CHUNKS, ClipShape, ClipWriter, Limits
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
@@ -257,6 +258,19 @@ def test_an_encoder_that_closes_its_input_and_lingers(fake, place, frames, monke
     with pytest.raises(EncoderFailed, match="stopped reading"):
         write(fake("head -c 9000 >/dev/null; exec 0<&-; sleep 600"), place, frames)
     assert nothing_out(place)
+
+
+def test_an_encoder_that_gets_on_gives_signs_of_life(fake, place, frames, monkeypatch) -> None:
+    monkeypatch.setattr(mux, "SIGN_SECONDS", 0.2)
+    body = 'cat >/dev/null; for i in 1 2 3 4 5 6 7 8; do echo x >> "$clip"; sleep 0.1; done; exit 3'
+    signs: list[float] = []
+    shape = ClipShape(frames.shape[2], frames.shape[1], len(frames))
+    with ClipWriter(fake(body), place / "out" / "a.mp4", place / "scratch", shape, None) as writer:
+        writer.put(frames)
+        with pytest.raises(EncoderFailed, match="status 3"):
+            writer.finish(lambda: signs.append(time.monotonic()))
+    assert 2 <= len(signs) <= 5
+    assert all(after - before >= 0.2 for before, after in pairwise(signs))
 
 
 def test_an_encoder_that_is_busy_for_ever(fake, place, frames) -> None:
