@@ -12,7 +12,7 @@ it out of the line is part of its answer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,7 +20,7 @@ import structlog
 from ulid import ULID
 
 from h3runtime.api import disk, rules
-from h3runtime.api.body import Delivery
+from h3runtime.api.body import Delivery, named_parts
 from h3runtime.api.faults import Faults
 from h3runtime.api.inputs.copies import Intake, MediaSource
 from h3runtime.api.inputs.fetching import Fetcher
@@ -34,7 +34,8 @@ from h3runtime.api.request import GenerateBody, ReadBody, read_body
 from h3runtime.core import TAIL_FRAMES, EngineFacts, Estimate, GenerateSpec, TailRequest
 from h3runtime.errors import H3Error, InvalidRequest, NotReady, Offence, OutputExists, TooLargeForMemory
 from h3runtime.jobs.files import Folders
-from h3runtime.jobs.queue import JobQueue, outputs_of
+from h3runtime.jobs.outputs import outputs_of
+from h3runtime.jobs.queue import JobQueue
 from h3runtime.jobs.table import Job, Order
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.formats import judge_format, suffix_of
@@ -226,18 +227,8 @@ def _require_memory(estimate: Estimate) -> None:
 
 def _stray_parts(delivery: Delivery) -> list[Offence]:
     """Every upload must be named by a field: a part that nobody reads is a mistake of the client's."""
-    named = set(_named_parts(delivery.request))
+    named = set(named_parts(delivery.request))
     legal = 'parts that a field names by {"upload": PART}'
     return [
         Offence(name, "no field of the request names this part", legal) for name in delivery.files if name not in named
     ]
-
-
-def _named_parts(value: Any) -> Iterator[str]:
-    """Wherever they are in the request: one in a field that has another fault is named all the same."""
-    if isinstance(value, dict):
-        if isinstance(part := value.get("upload"), str):
-            yield part
-        value = list(value.values())
-    for item in value if isinstance(value, list) else ():
-        yield from _named_parts(item)

@@ -17,7 +17,8 @@ from pydantic import BaseModel, Field
 from h3runtime import __version__
 from h3runtime.core import FPS, Check, Clip, EncodeSettings, Progress, variant_path
 from h3runtime.errors import H3Error
-from h3runtime.jobs.queue import job_timings
+from h3runtime.jobs.log_lines import job_timings
+from h3runtime.jobs.outputs import clips_of
 from h3runtime.jobs.table import Job, Status
 
 FORMAT_FIELDS = tuple(EncodeSettings.__slots__)
@@ -194,11 +195,6 @@ def content_url(job: Job, index: int) -> str | None:
     return f"/jobs/{job.id}/content" + (f"?variant={index}" if index else "")
 
 
-def clips_of(job: Job) -> tuple[Clip, ...]:
-    """All clips that a job made, in order of their seeds."""
-    return (job.clip, *job.clip.variants) if job.clip else ()
-
-
 def progress_answer(progress: Progress) -> dict[str, Any]:
     return {
         "stage": progress.stage,
@@ -210,7 +206,7 @@ def progress_answer(progress: Progress) -> dict[str, Any]:
 
 
 def _outputs(job: Job) -> list[dict[str, Any]]:
-    spec, clips = job.spec, clips_of(job)
+    spec, clips = job.spec, clips_of(job.clip) if job.clip else ()
     return [
         {
             "index": index,
@@ -262,4 +258,4 @@ def _time(moment: datetime | None) -> str | None:
 
 def output_seconds(job: Job) -> float:
     """Seconds of video that a job has made; 0 if it made none."""
-    return sum(clip.frames / FPS for clip in clips_of(job))
+    return sum(clip.frames / FPS for clip in clips_of(job.clip)) if job.clip else 0.0

@@ -77,6 +77,17 @@ def parse_json(text: bytes, name: str) -> Any:
     return parsed
 
 
+def named_parts(value: Any) -> Iterator[str]:
+    """Parts that a request names as uploads, wherever it does: one in a field that has another fault is named all the
+    same."""
+    if isinstance(value, dict):
+        if isinstance(part := value.get("upload"), str):
+            yield part
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from named_parts(item)
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, value in pairs:

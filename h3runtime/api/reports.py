@@ -12,7 +12,7 @@ from h3runtime.api.answers import output_seconds
 from h3runtime.api.callbacks import Callbacks
 from h3runtime.core import EngineFacts
 from h3runtime.jobs.engine_state import EngineStatus
-from h3runtime.jobs.queue import job_timings
+from h3runtime.jobs.log_lines import job_timings
 from h3runtime.jobs.table import Job
 from h3runtime.observe.metrics import Metrics
 

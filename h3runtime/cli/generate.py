@@ -36,7 +36,7 @@ from h3runtime.cli.result import clip_facts
 from h3runtime.cli.stopping import Stopping
 from h3runtime.core import Container, EncodeSettings, Engine, GenerateSpec
 from h3runtime.errors import Offence, invalid
-from h3runtime.jobs.queue import outputs_of
+from h3runtime.jobs.outputs import outputs_of
 from h3runtime.media.ffmpeg import find_ffmpeg
 from h3runtime.media.formats import suffix_of
 from h3runtime.observe.cores import engine_threads

@@ -14,15 +14,11 @@ from pathlib import Path
 from h3runtime.core import GenerateSpec, Progress, Work
 from h3runtime.errors import Draining, JobNotFound, QueueFull
 from h3runtime.jobs.clock import Clock
-from h3runtime.jobs.course import ATTEMPTS, Course
+from h3runtime.jobs.course import Course
 from h3runtime.jobs.files import Folders
 from h3runtime.jobs.keeper import Keeper
-from h3runtime.jobs.log_lines import job_timings
 from h3runtime.jobs.names import OutputNames
-from h3runtime.jobs.outputs import outputs_of
 from h3runtime.jobs.table import Job, JobTable, Order, Status
-
-__all__ = ["ATTEMPTS", "JobQueue", "job_timings", "outputs_of"]
 
 
 class JobQueue(Course):
@@ -158,11 +154,6 @@ class JobQueue(Course):
         """Seconds by stage and `total` that a request would take here, by what others took; None if that can't be
         told."""
         return self._outlook.predict(work)
-
-    def ahead_of(self, job_id: str) -> float | None:
-        """Seconds until a waiting job begins: the rest of what computes, and what is before it. None if that can't be
-        told."""
-        return dict(self._outlook.waits()).get(job_id)
 
     def tick(self) -> None:
         """What is to be done about once a second: write what isn't written, and tell waiting jobs how long."""

@@ -94,12 +94,6 @@ def container_of(suffix: str) -> Container | None:
     return next((name for name, holds in CONTAINERS.items() if holds.suffix == suffix), None)
 
 
-def media_type_of_name(name: str) -> str:
-    """By the suffix of a file's name."""
-    found = container_of("." + name.rpartition(".")[2])
-    return media_type_of(found) if found is not None else "application/octet-stream"
-
-
 def settle(wish: FormatWish) -> EncodeSettings:
     """Every field resolved, defaults by container (service-contract, `format`)."""
     container = wish.container or "mp4"

@@ -333,7 +333,8 @@ def test_waiting_jobs_are_told_how_long(found: Place) -> None:
     assert found.queue.predict(work) == {"sampling": pytest.approx(1.0), "total": pytest.approx(1.0)}
     for job_id in ("h", "i", "j"):
         found.admit(job_id, work=work, order=Order(priority=1 if job_id == "j" else 0))
-    assert [found.queue.ahead_of(job_id) for job_id in "hij"] == [pytest.approx(s) for s in (1.0, 2.0, 0.0)]
+    found.queue.tick()
+    assert [found.table.get(job_id).progress.eta_seconds for job_id in "hij"] == [pytest.approx(s) for s in (1, 2, 0)]
     found.take()
     found.queue.progressed("j", Progress("sampling", 1, 4, 0.25, eta_seconds=7.0))
     found.queue.tick()

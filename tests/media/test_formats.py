@@ -17,7 +17,6 @@ from h3runtime.media.formats import (
     container_of,
     judge_format,
     media_type_of,
-    media_type_of_name,
     settle,
     suffix_of,
 )
@@ -169,4 +168,3 @@ def test_names_and_types() -> None:
     assert all(container_of(suffix_of(name)) == name for name in CONTAINERS) and container_of(".avi") is None
     types = ["video/mp4", "video/quicktime", "video/x-matroska", "video/webm"]
     assert [media_type_of(name) for name in CONTAINERS] == types
-    assert media_type_of_name("a.b.webm") == "video/webm" and media_type_of_name("a") == "application/octet-stream"

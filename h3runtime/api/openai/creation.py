@@ -12,7 +12,7 @@ Fed by `routes` with a JSON body or a form; the result goes to the service.
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from typing import Any
 from anyio.to_thread import run_sync
 from python_multipart.multipart import parse_options_header
 
-from h3runtime.api.body import Delivery, read_delivery
+from h3runtime.api.body import Delivery, named_parts, read_delivery
 from h3runtime.api.form import Form, FormRules, Part, read_form
 from h3runtime.api.openai.brackets import JSON_TYPE, values_of
 from h3runtime.api.request import GenerateBody
@@ -85,7 +85,7 @@ def creation_of(given: Mapping[str, Any], files: Mapping[str, Path], offences: l
         _put_size(given["size"], creation)
     if REFERENCE in given or REFERENCE in files:
         _put_reference(given.get(REFERENCE), creation)
-    named = set(_named_parts(request))
+    named = set(named_parts(request))
     creation.delivery.files = {name: file for name, file in files.items() if name in named}
     return creation
 
@@ -161,16 +161,6 @@ def _medium_of(value: Any) -> dict[str, str] | None:
     if not isinstance(value, str):
         return None
     return {"data": value} if value[:5].lower() == "data:" else {"url": value}
-
-
-def _named_parts(value: Any) -> Iterator[str]:
-    """Parts that a request names as uploads, wherever it does."""
-    if isinstance(value, dict):
-        if isinstance(part := value.get("upload"), str):
-            yield part
-        value = list(value.values())
-    for item in value if isinstance(value, list) else ():
-        yield from _named_parts(item)
 
 
 def _head(name: str) -> str:

@@ -13,9 +13,9 @@ from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
-from h3runtime.api.answers import clips_of
 from h3runtime.api.service import Service
 from h3runtime.errors import NotFinished, NotFound, OutputExpired
+from h3runtime.jobs.outputs import clips_of
 from h3runtime.jobs.table import Job, Status
 from h3runtime.media.formats import media_type_of
 
@@ -29,9 +29,9 @@ async def clip_response(service: Service, job: Job, variant: int, request: Reque
         raise NotFound(f"job {job.id} has no variant {variant}; it has {job.spec.n}, counted from 0")
     if job.status is Status.EXPIRED:
         raise _expired(job)
-    if job.status is not Status.SUCCEEDED:
+    if job.status is not Status.SUCCEEDED or job.clip is None:
         raise NotFinished(f"job {job.id} is {job.status} and has no clip")
-    clip = clips_of(job)[variant]
+    clip = clips_of(job.clip)[variant]
     facts = await run_sync(_facts_of, clip.output)
     if facts is None:
         await service.lost(job)
@@ -51,8 +51,7 @@ async def clip_response(service: Service, job: Job, variant: int, request: Reque
 
 async def preview_response(service: Service, job: Job) -> Response:
     """The newest look at the clip. `NotFound` while there is none."""
-    path = service.queue.preview_of(job.id)
-    picture = await run_sync(_bytes_of, path) if path is not None else None
+    picture = await run_sync(lambda: _bytes_of(service.queue.preview_of(job.id)))
     if picture is None:
         raise NotFound(f"job {job.id} has no preview")
     return Response(picture, media_type="image/png", headers={"Cache-Control": "no-store"})
@@ -75,8 +74,8 @@ def _facts_of(path: Path) -> os.stat_result | None:
     return facts if stat.S_ISREG(facts.st_mode) else None
 
 
-def _bytes_of(path: Path) -> bytes | None:
+def _bytes_of(path: Path | None) -> bytes | None:
     try:
-        return path.read_bytes()
+        return path.read_bytes() if path is not None else None
     except OSError:
         return None
