@@ -230,8 +230,7 @@ class Service:
 
     async def lost(self, job: Job) -> None:
         """Its clip was found to be gone. Where the whole folder is, a disk that isn't mounted, nothing changes."""
-        if self.folders.outputs.is_dir():
-            await run_sync(self._lose, job.id)
+        await run_sync(self._lose, job.id)
 
     async def cancel(self, job_id: str, owner: str) -> Job:
         """Stop it at its next step, or take it out of the line; of no effect after its end."""
@@ -259,8 +258,9 @@ class Service:
         return judging.result()
 
     def _lose(self, job_id: str) -> None:
-        self.table.change(job_id, status=Status.EXPIRED)
-        self.folders.drop_tail(job_id)
+        if self.folders.outputs.is_dir():
+            self.table.change(job_id, status=Status.EXPIRED)
+            self.folders.drop_tail(job_id)
 
     def _ahead(self) -> Ahead:
         """The queue as a request meets it now."""

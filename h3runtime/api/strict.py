@@ -1,4 +1,4 @@
-"""The strict base of every body on the wire, and how a validator refuses a value in our own words.
+"""The strict base of every body on the wire, the bodies within a field, and how a validator refuses in our own words.
 
 `request` and `prompt` build their bodies on it; `request.words` turns refusals into offences.
 """
@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import InitErrorDetails, PydanticCustomError
@@ -16,6 +17,14 @@ class Strict(BaseModel):
     """No unknown fields, no conversions (`1` is no boolean), no NaN or infinity; frozen."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False)
+
+
+def bodies_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Bodies that a field's type mentions: in an option, in a list, beside words."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from bodies_in(argument)
 
 
 def refusal(message: str, legal: str) -> PydanticCustomError:

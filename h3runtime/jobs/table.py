@@ -12,6 +12,7 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
@@ -96,7 +97,10 @@ class JobTable:
         """The job that this owner sent with this `Idempotency-Key`."""
         with self.store.reading() as connection:
             job_id = job_rows.by_key(connection, owner, key)
-        return None if job_id is None or job_id in self._gone else self.get(job_id)
+        # It may have been deleted since.
+        with suppress(JobNotFound):
+            return None if job_id is None else self.get(job_id)
+        return None
 
     def all(self) -> list[Job]:
         """Those in memory, newest first."""

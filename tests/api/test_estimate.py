@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from h3runtime.api import disk
 from tests.api.server import SMALL, Running, picture, running
 
 FIELDS = """task width height frames seconds rows forwards predicted_seconds predicted_peak_bytes capacity_bytes memory
@@ -115,4 +114,3 @@ def test_what_a_clip_may_write_grows_with_what_is_asked_for(server: Running) -> 
     assert needed(frames=22) > plain and needed(width=128) > plain and needed(save_latents=True) > plain
     assert needed(diagnostics={"latents": True}) > needed(save_latents=True)
     assert needed(format={"crf": 0}) > plain
-    assert disk.LOOK_SECONDS <= 1

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from h3runtime.api.body import parse_json
 from h3runtime.api.form import Part
 from h3runtime.api.request import GenerateBody
+from h3runtime.api.strict import bodies_in
 from h3runtime.errors import MalformedRequest, Offence
 
 NAME = re.compile(r"([^\[\]]+)((?:\[[^\[\]]*\])*)")
@@ -87,7 +88,7 @@ def _takes_text(name: str, tokens: Tokens) -> bool:
     for token in (name, *(token for token in tokens if token and not token.isdecimal())):
         field = body.model_fields.get(token) if body is not None else None
         takes = field is None or str in _types_in(field.annotation)
-        bodies = _bodies_in(field.annotation) if field is not None else iter(())
+        bodies = bodies_in(field.annotation) if field is not None else iter(())
         body = next(bodies, None)
     return takes
 
@@ -100,13 +101,6 @@ def _types_in(annotation: Any) -> Iterator[Any]:
     else:
         for argument in arguments:
             yield from _types_in(argument)
-
-
-def _bodies_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _bodies_in(argument)
 
 
 def _assembled(items: list[tuple[Tokens, Any]]) -> Any:

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, get_args
+from collections.abc import Mapping
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -18,7 +17,7 @@ from h3runtime.api.prompt.body import PROMPT_LEGAL
 from h3runtime.api.request.inputs import SOUND_LEGAL
 from h3runtime.api.request.speed import STEPS_LEGAL
 from h3runtime.api.request.tasks import MAX_CLIPS, PRIORITIES, GenerateBody
-from h3runtime.api.strict import shown
+from h3runtime.api.strict import bodies_in, shown
 from h3runtime.core import MAX_STEPS, SHIFT_RANGE, Task
 from h3runtime.errors import Offence
 
@@ -127,13 +126,5 @@ def _body_at(location: Location) -> type[BaseModel]:
     body: type[BaseModel] = GenerateBody
     for part in location:
         if isinstance(part, str):
-            body = next(_bodies_in(body.model_fields[part].annotation))
+            body = next(bodies_in(body.model_fields[part].annotation))
     return body
-
-
-def _bodies_in(annotation: Any) -> Iterator[type[BaseModel]]:
-    """Bodies that a field's type mentions: in an option, in a list, beside words."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield annotation
-    for argument in get_args(annotation):
-        yield from _bodies_in(argument)
