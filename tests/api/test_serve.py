@@ -11,14 +11,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 
 from h3runtime.api.admission import Admission
@@ -31,87 +28,8 @@ from h3runtime.jobs.files import Folders
 from h3runtime.settings import Settings
 from tests.api.inputs.test_fetching import CERTIFICATE, KEY
 from tests.api.raw import connect, rest_of
-from tests.api.server import PATIENCE, SMALL, running
-
-PROGRAM = """
-import json, sys
-from h3runtime.api.serve import serve
-from h3runtime.settings import Settings
-settings = Settings(port=0, disk_floor_bytes=0, **json.loads(sys.argv[1]))
-sys.exit(serve(settings, "tests.fake_engine:create_for_serve"))
-"""
-
-HANGING_DRAIN = """
-import time
-from h3runtime.api import serve as served
-from h3runtime.jobs.supervisor import Supervisor
-served.LAST_SECONDS = 0.2
-Supervisor.drain = lambda *_: time.sleep(60)
-"""
-
-
-@dataclass
-class Process:
-    popen: subprocess.Popen[str]
-    log: list[dict[str, Any]]
-    client: httpx2.Client
-
-    def in_background(self, **body: Any) -> list[httpx2.Response]:
-        """A blocking request in a thread; its answer will be in the list."""
-        answers: list[httpx2.Response] = []
-        thread = threading.Thread(target=lambda: answers.append(self.client.post("/generate", json=SMALL | body)))
-        thread.start()
-        self.wait_event("generate_start")
-        return answers
-
-    def wait_event(self, event: str) -> dict[str, Any]:
-        until = time.monotonic() + PATIENCE
-        while not (found := [line for line in self.log if line["event"] == event]):
-            assert time.monotonic() < until, self.log
-            time.sleep(0.01)
-        return found[-1]
-
-    def engine_pid(self) -> int:
-        below = children_of(self.popen.pid)
-        return next(pid for pid in below if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
-
-
-def children_of(pid: int) -> list[int]:
-    """A process is the child of the thread that started it."""
-    return [
-        int(child) for task in Path(f"/proc/{pid}/task").iterdir() for child in (task / "children").read_text().split()
-    ]
-
-
-@contextmanager
-def served(
-    folder: Path, drain: float = 20.0, tls: ssl.SSLContext | None = None, before: str = "", **settings: Any
-) -> Iterator[Process]:
-    """before: Python that is run first."""
-    given = {"data_dir": str(folder), "drain_seconds": drain} | settings
-    command = [sys.executable, "-c", before + PROGRAM, json.dumps(given, default=str)]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-    ) as popen:
-        log: list[dict[str, Any]] = []
-
-        def read() -> None:
-            assert popen.stdout is not None
-            for line in popen.stdout:
-                # Every line must be JSON, the library's own included.
-                log.append(json.loads(line))
-
-        reader = threading.Thread(target=read)
-        reader.start()
-        try:
-            with httpx2.Client(timeout=PATIENCE, verify=tls or True) as client:
-                process = Process(popen, log, client)
-                client.base_url = process.wait_event("listening")["url"]
-                process.wait_event("engine_ready")
-                yield process
-        finally:
-            popen.kill()
-            reader.join()
+from tests.api.served import children_of, served
+from tests.api.server import SMALL, running
 
 
 def is_gone(pid: int) -> bool:
@@ -131,7 +49,7 @@ def test_sigterm_lets_the_running_job_finish_and_ends_with_0(tmp_path: Path) -> 
         engine = server.engine_pid()
         answers = server.in_background(prompt="x step_seconds=0.1", steps=15)
         waiting = server.client.post("/generate", json=SMALL, headers={"Prefer": "respond-async"}).json()["id"]
-        server.popen.send_signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
         server.wait_event("draining")
         state = server.client.get("/ready")
         assert (state.status_code, state.json()["status"]) == (503, "draining")
@@ -140,11 +58,10 @@ def test_sigterm_lets_the_running_job_finish_and_ends_with_0(tmp_path: Path) -> 
         assert (refused.status_code, refused.json()["code"]) == (503, "draining")
         kept = server.client.get(f"/jobs/{waiting}").json()
         assert (kept["status"], kept["error"]) == ("queued", None)
-        assert server.popen.wait(20) == 0
+        assert server.wait(20) == 0
         assert [answer.json()["status"] for answer in answers] == ["succeeded"]
         assert is_gone(engine)
-        assert server.popen.stderr is not None
-        assert server.popen.stderr.read() == ""
+        assert server.err.read_text() == ""
     events = {line["event"] for line in server.log}
     assert {"listening", "generate_start", "generate_complete", "draining", "stopped"} <= events
     done = server.wait_event("generate_complete")
@@ -155,8 +72,8 @@ def test_sigterm_lets_the_running_job_finish_and_ends_with_0(tmp_path: Path) -> 
 def test_sigterm_puts_a_job_that_takes_too_long_back_into_line(tmp_path: Path) -> None:
     with served(tmp_path, drain=0.2) as server:
         answers = server.in_background(prompt="x step_seconds=0.1", steps=200)
-        server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(10) == 0
+        server.signal(signal.SIGTERM)
+        assert server.wait(10) == 0
         assert (answers[0].status_code, answers[0].json()["status"]) == (202, "queued")
         assert list((tmp_path / "outputs").iterdir()) == []
         assert list((tmp_path / "tmp").iterdir()) == []
@@ -166,8 +83,8 @@ def test_sigterm_kills_a_job_that_hears_nothing(tmp_path: Path) -> None:
     with served(tmp_path, drain=0.1) as server:
         engine = server.engine_pid()
         answers = server.in_background(prompt="x hang_at=sampling")
-        server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(15) == 0
+        server.signal(signal.SIGTERM)
+        assert server.wait(15) == 0
         assert (answers[0].status_code, answers[0].json()["status"]) == (202, "queued")
         assert is_gone(engine)
 
@@ -190,13 +107,12 @@ def test_sigterm_waits_for_no_client(tmp_path: Path) -> None:
         seen = b""
         while b"event: state" not in seen:
             seen += clients[0].recv(65536)
-        server.popen.send_signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
         began = time.monotonic()
         assert b"retry: " in rest_of(clients[0])
-        assert server.popen.wait(20) == 0
+        assert server.wait(20) == 0
         assert time.monotonic() - began < 1.0 + 10
-        assert server.popen.stderr is not None
-        assert server.popen.stderr.read() == ""
+        assert server.err.read_text() == ""
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
@@ -211,11 +127,11 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         while not (below := children_of(engine)):
             assert time.monotonic() < until
             time.sleep(0.01)
-        server.popen.send_signal(signal.SIGINT)
+        server.signal(signal.SIGINT)
         server.wait_event("draining")
         began = time.monotonic()
-        server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(5) == 128 + signal.SIGTERM
+        server.signal(signal.SIGTERM)
+        assert server.wait(5) == 128 + signal.SIGTERM
         assert time.monotonic() - began < 2
         assert is_gone(engine) and all(is_gone(child) for child in below)
 
@@ -226,7 +142,7 @@ def test_a_killed_server_takes_its_engine_along(tmp_path: Path) -> None:
         job = {**SMALL, "prompt": "x hang_at=sampling"}
         server.client.post("/generate", json=job, headers={"Prefer": "respond-async"})
         server.wait_event("generate_start")
-        os.kill(server.popen.pid, signal.SIGKILL)
+        server.signal(signal.SIGKILL)
         assert is_gone(engine)
     left = list((tmp_path / "tmp").iterdir())
     assert len(left) == 1
@@ -254,8 +170,8 @@ def test_it_speaks_tls_asks_for_keys_and_logs_prompts_if_told_to(tmp_path: Path)
         server.client.headers["Authorization"] = "Bearer a-secret-key"
         job = server.client.post("/generate", json={**SMALL, "prompt": "a purple walrus"})
         assert job.json()["status"] == "succeeded"
-        server.popen.send_signal(signal.SIGTERM)
-        assert server.popen.wait(15) == 0
+        server.signal(signal.SIGTERM)
+        assert server.wait(15) == 0
     assert "secret-key" not in json.dumps(server.log)
     told = [line for line in server.log if "purple walrus" in json.dumps(line)]
     assert told and all(line["level"] == "debug" for line in told)
@@ -272,11 +188,11 @@ def test_a_certificate_that_cannot_be_used_is_a_typed_error(tmp_path: Path) -> N
 
 
 def test_a_drain_that_hangs_ends_in_time_all_the_same(tmp_path: Path) -> None:
-    with served(tmp_path, drain=0.1, before=HANGING_DRAIN) as server:
+    with served(tmp_path, drain=0.1, hanging=True) as server:
         engine = server.engine_pid()
-        server.popen.send_signal(signal.SIGTERM)
+        server.signal(signal.SIGTERM)
         began = time.monotonic()
-        assert server.popen.wait(10) == 0
+        assert server.wait(10) == 0
         assert time.monotonic() - began < 3
         assert is_gone(engine)
     server.wait_event("ended_late")

@@ -6,7 +6,6 @@ commands; those about signals, memory and the first second start an interpreter 
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import subprocess
 import sys
@@ -15,21 +14,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from h3runtime.__main__ import main
+from tests.forking import fork, write_to
 
 TIMEOUT = 120.0
-PRELOADED = ["pytest", "h3runtime.cli.decode", "h3runtime.cli.serve", "h3runtime.engine.decode", "tests.e2e.commands"]
-"""What takes long: the first is imported with pytest's own `__main__`, the engine's modules bring PyTorch."""
 
 
 def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:
     """The command's end. Settings of whoever runs the tests are no part of its environment."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("H3_")}
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(PRELOADED)
     with TemporaryDirectory() as told:
         streams = (Path(told, "out"), Path(told, "err"))
-        process = forking.Process(target=_command, args=(arguments, folder, clean | environment, streams))
-        process.start()
+        process = fork(_command, arguments, folder, clean | environment, streams)
         process.join(TIMEOUT)
         assert process.exitcode is not None, f"{arguments} is still running"
         out, err = (stream.read_text() for stream in streams)
@@ -39,8 +34,7 @@ def run(*arguments: str, folder: Path, **environment: str) -> subprocess.Complet
 def _command(
     arguments: tuple[str, ...], folder: Path, environment: Mapping[str, str], streams: tuple[Path, Path]
 ) -> None:
-    for number, stream in enumerate(streams, start=1):
-        os.dup2(os.open(stream, os.O_WRONLY | os.O_CREAT), number)
+    write_to(*streams)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import signal
 import sys
@@ -23,9 +22,9 @@ import httpx2
 
 from h3runtime.__main__ import main
 from tests.faults import sabotage
+from tests.forking import fork, write_to
 
 STUB, REAL = "tests.faults.stub_engine:create", "h3runtime.engine:create"
-PRELOADED = ["tests.faults.service", "h3runtime.api.serve", "h3runtime.cli.serve", "tests.faults.stub_engine"]
 MARK = "FAULTS_FOLDER"
 PATIENCE = 40.0
 SMALL = {"prompt": "x", "width": 64, "height": 64, "frames": 5, "steps": 3, "seed": 7}
@@ -62,15 +61,12 @@ class Service:
             "drain_seconds": 20,
             "restarts": 1000,
         } | settings
-        forking = multiprocessing.get_context("forkserver")
-        forking.set_forkserver_preload(PRELOADED)
         self.log_file.touch()
         self._log_from = self.log_file.stat().st_size
         arguments = [item for name, value in flags.items() for item in (f"--{name.replace('_', '-')}", str(value))]
         clean = {name: value for name, value in os.environ.items() if not name.startswith("H3_")}
         world = clean | {MARK: str(folder)} | dict(environment or {})
-        self.process = forking.Process(target=_served, args=(folder, arguments, factory, sabotaged, world))
-        self.process.start()
+        self.process = fork(_served, folder, arguments, factory, sabotaged, world)
         self._client: httpx2.Client | None = None
 
     @property
@@ -194,8 +190,7 @@ def _served(
     folder: Path, arguments: list[str], factory: str, sabotaged: tuple[Any, ...], world: Mapping[str, str]
 ) -> None:
     """In the new process: become a server."""
-    for number in (1, 2):
-        os.dup2(os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), number)
+    write_to(folder / "log", folder / "log")
     os.environ.clear()
     os.environ.update(world)
     # Its engine is a fresh interpreter, which has no use for the program that this one was forked for.

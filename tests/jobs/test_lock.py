@@ -13,7 +13,7 @@ import pytest
 
 from h3runtime.errors import SettingsError
 from h3runtime.jobs.lock import NAME, DataLock
-from tests.api.test_serve import served
+from tests.api.served import served
 
 PATIENCE = 30
 
@@ -30,7 +30,7 @@ def test_a_second_server_is_refused_with_the_pid_of_the_first(tmp_path: Path) ->
         for wish in (0, port):
             refused = second_server(tmp_path, wish)
             assert (refused.returncode, refused.stdout) == (1, "")
-            assert f"pid {first.popen.pid}" in refused.stderr and str(tmp_path) in refused.stderr
+            assert f"pid {first.pid}" in refused.stderr and str(tmp_path) in refused.stderr
             assert len(refused.stderr.splitlines()) <= 2, refused.stderr
         assert first.client.get("/ready").status_code == 200
 
@@ -41,13 +41,13 @@ def test_a_killed_server_s_folder_can_be_used_at_once(tmp_path: Path) -> None:
         engine = first.engine_pid()
         os.kill(engine, signal.SIGSTOP)
         try:
-            first.popen.kill()
-            first.popen.wait(PATIENCE)
+            first.process.kill()
+            first.wait(PATIENCE)
             DataLock(tmp_path).close()
         finally:
             os.kill(engine, signal.SIGKILL)
     with served(tmp_path) as second:
-        assert (tmp_path / NAME).read_text() == f"{second.popen.pid}\n"
+        assert (tmp_path / NAME).read_text() == f"{second.pid}\n"
 
 
 def test_the_lock_goes_and_comes_within_one_process(tmp_path: Path) -> None:
