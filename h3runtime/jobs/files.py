@@ -47,7 +47,6 @@ class Folders:
         self.previews = settings.data_dir / "previews"
         self.store = settings.data_dir / NAME
         self.retention_seconds = settings.retention_seconds
-        self._floor = settings.disk_floor_bytes
         self._lock = DataLock(_make(settings.data_dir))
         try:
             self._scratch = self._open()
@@ -125,9 +124,6 @@ class Folders:
     def free_bytes(self) -> int:
         """The smaller of what is free for data and for outputs."""
         return min(shutil.disk_usage(_existing(folder)).free for folder in (self.tmp, self.outputs))
-
-    def is_full(self) -> bool:
-        return self.free_bytes() < self._floor
 
     def close(self) -> None:
         self._lock.close()

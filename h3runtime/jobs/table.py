@@ -102,11 +102,6 @@ class JobTable:
             return None if job_id is None else self.get(job_id)
         return None
 
-    def all(self) -> list[Job]:
-        """Those in memory, newest first."""
-        with self._lock:
-            return [entry.job for entry in reversed(self._entries.values())]
-
     def live(self) -> list[Job]:
         """Those that haven't ended, oldest first."""
         with self._lock:

@@ -38,7 +38,7 @@ def test_only_memory_forgets_the_oldest_that_have_ended() -> None:
         table.add(job(str(number)))
         if number != 1:
             table.change(str(number), status=Status.SUCCEEDED)
-    assert [found.id for found in table.all()] == ["5", "4", "1"]
+    assert list(table._entries) == ["1", "4", "5"]
     assert table.get("0").status is Status.SUCCEEDED
     assert [found.id for found in table.page(10, None)[0]] == ["5", "4", "3", "2", "1", "0"]
 
