@@ -9,7 +9,6 @@ holds, changes in memory all the same and is written by `flush` as soon as it ca
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,17 +24,15 @@ from h3runtime.jobs.bells import Bells
 from h3runtime.jobs.events import AFTER_RESTART, Event, EventLog
 from h3runtime.jobs.job import Job, Order, Status
 from h3runtime.jobs.store import JobStore
+from h3runtime.jobs.unsaved import Also, Unsaved
 
-__all__ = ["KEPT", "Also", "Event", "Job", "JobTable", "Order", "Status"]
+__all__ = ["KEPT", "Event", "Job", "JobTable", "Order", "Status"]
 
 KEPT = 1000
 """Ended jobs that are remembered beside the store. A job is a few kilobytes."""
 
 STREAMED = 32
 """Of how many ended jobs all events are remembered, for whoever follows them more slowly than they come."""
-
-Also = Callable[[sqlite3.Connection], None]
-"""What else is written in the transaction of a change."""
 
 log = structlog.get_logger("h3runtime.jobs")
 
@@ -44,15 +41,6 @@ log = structlog.get_logger("h3runtime.jobs")
 class _Entry:
     job: Job
     log: EventLog
-
-
-@dataclass(frozen=True, slots=True)
-class _Unsaved:
-    """What of a job the store lacks beside its state."""
-
-    with_spec: bool = False
-    also: tuple[Also, ...] = ()
-    durable: bool = True
 
 
 class JobTable:
@@ -65,7 +53,7 @@ class JobTable:
         self._lock = threading.RLock()
         self._entries: dict[str, _Entry] = {}
         self._ended: dict[str, None] = {}
-        self._unsaved: dict[str, _Unsaved] = {}
+        self._unsaved: dict[str, Unsaved] = {}
         self._stale: set[str] = set()
         self._gone: set[str] = set()
         self._ends, self._events = Bells(), Bells()
@@ -138,7 +126,7 @@ class JobTable:
             else:
                 # Without the mark that a job computes, a new process computes it all the same.
                 durable = after.status is not Status.RUNNING or "clip" in changes
-                what = _Unsaved("spec" in changes, (also,) if also else (), durable)
+                what = Unsaved("spec" in changes, (also,) if also else (), durable)
                 self._save(after, entry.log.last + len(news), what)
             self._replace(entry, after, news)
         if after.status.ended:
@@ -207,7 +195,7 @@ class JobTable:
             with self.store.writing() as connection:
                 job_rows.remove(connection, gone)
                 for job_id, (job, event) in kept.items():
-                    _write(connection, job, event, unsaved[job_id])
+                    unsaved[job_id].write(connection, job, event)
         except NotReady as error:
             log.warning("store_not_written", jobs=len(kept), removed=len(gone), why=error.message)
             return False
@@ -235,7 +223,7 @@ class JobTable:
         # At once: the next process must begin above what this one tells.
         with self._writing:
             for entry in self._entries.values():
-                self._save(entry.job, entry.log.last, _Unsaved())
+                self._save(entry.job, entry.log.last, Unsaved())
 
     def _entry(self, job_id: str) -> _Entry:
         with self._lock:
@@ -257,19 +245,18 @@ class JobTable:
             kept = job_rows.read_all(connection, [job_id for job_id in ids if job_id not in jobs])
         return jobs | {job_id: row.job for job_id, row in kept.items()}
 
-    def _save(self, job: Job, event: int, what: _Unsaved) -> None:
+    def _save(self, job: Job, event: int, what: Unsaved) -> None:
         """To the store, or to what it lacks. With something lacking already nothing is tried: who holds the file up
         holds up the engine's supervisor, which must hear its engine."""
         if not self._unsaved:
             try:
                 with self.store.writing(durable=what.durable) as connection:
-                    _write(connection, job, event, what)
+                    what.write(connection, job, event)
                 self._stale.discard(job.id)
                 return
             except NotReady as error:
                 log.warning("store_not_written", job_id=job.id, why=error.message)
-        known = self._unsaved.get(job.id, _Unsaved())
-        self._unsaved[job.id] = _Unsaved(known.with_spec or what.with_spec, known.also + what.also)
+        self._unsaved[job.id] = self._unsaved.get(job.id, Unsaved()).and_then(what)
 
     def _replace(self, entry: _Entry, job: Job, news: tuple[Event, ...]) -> None:
         with self._lock:
@@ -304,15 +291,8 @@ class JobTable:
             stale, self._stale = self._stale, set()
             for job_id in stale & self._entries.keys():
                 entry = self._entries[job_id]
-                self._save(entry.job, entry.log.last, _Unsaved(durable=False))
+                self._save(entry.job, entry.log.last, Unsaved(durable=False))
             return not self._unsaved
-
-
-def _write(connection: sqlite3.Connection, job: Job, event: int, what: _Unsaved) -> None:
-    expires = job.expires_at.timestamp() if job.expires_at else None
-    job_rows.save(connection, job, event, expires, what.with_spec)
-    for also in what.also:
-        also(connection)
 
 
 def _not_found(job_id: str) -> JobNotFound:
