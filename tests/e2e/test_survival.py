@@ -43,7 +43,9 @@ from h3runtime.errors import (
 )
 from h3runtime.media.mux import ClipWriter
 from h3runtime.settings import Settings
-from tests.e2e.test_serve import SMALL, Server, post, start, wait_until_ready
+from tests.e2e.test_serve import SMALL
+from tests.faults.service import REAL, Service
+from tests.faults.service import look as looked
 
 MakeSpec = Callable[..., GenerateSpec]
 Fail = Callable[[], object]
@@ -293,6 +295,7 @@ def end(engine: ResidentEngine, spec: GenerateSpec) -> tuple[str, str | None]:
 
 MOMENTS, SERVERS = 20, 2
 JOB = SMALL | {"steps": 8}
+PATIENCE = 90.0
 LOOK = 0.1
 """Seconds between questions: each costs the service some milliseconds of the core that restarts its engine."""
 
@@ -306,7 +309,7 @@ class Vigil(threading.Thread):
         self._url, self._over = str(client.base_url), threading.Event()
 
     def run(self) -> None:
-        with httpx2.Client(base_url=self._url, timeout=30) as client:
+        with httpx2.Client(base_url=self._url, timeout=PATIENCE) as client:
             while not self._over.wait(LOOK):
                 self.answers[client.get("/live").status_code] += 1
 
@@ -318,7 +321,7 @@ class Vigil(threading.Thread):
 
 @pytest.mark.timeout(900)
 def test_an_engine_killed_at_any_moment_never_wedges_the_service(tmp_path: Path) -> None:
-    """A restart takes four seconds of one core, most of it the import of PyTorch; so two servers are killed at once."""
+    """Two servers are killed at once. Their engines are forked: `test_serve.py` has one that starts afresh."""
     with ThreadPoolExecutor(SERVERS) as pool:
         ended = list(pool.map(killed_again_and_again, [tmp_path / str(i) for i in range(SERVERS)], range(SERVERS)))
     assert sum(len(jobs) for jobs in ended) == MOMENTS
@@ -328,43 +331,50 @@ def test_an_engine_killed_at_any_moment_never_wedges_the_service(tmp_path: Path)
 def killed_again_and_again(folder: Path, number: int) -> list[dict[str, Any]]:
     """A service whose engine is killed in each of its share of the jobs; it must be as before afterwards."""
     folder.mkdir()
-    server = start(folder, H3_RESTARTS=str(MOMENTS), H3_WARMUP_SHAPES=",")
+    server = Service(folder, REAL, ("fork_engines",), {"H3_WARMUP_SHAPES": ","})
     try:
-        wait_until_ready(server)
-        post(server, JOB)
-        reference = post(server, JOB)
+        look(lambda: engine_of(server.pid))
+        server.ready()
+        made(server)
+        reference = made(server)
         duration = reference["timings"]["total"]
         vigil = Vigil(server.client)
         vigil.start()
         moments = random.Random(number)
         jobs = [kill_in_a_job(server, moments.uniform(0.0, duration)) for _ in range(MOMENTS // SERVERS)]
-        last = post(server, JOB)
+        last = made(server)
         assert set(vigil.finish()) == {200}
         judge(jobs, server, reference["sha256"])
         assert last["sha256"] == reference["sha256"]
-        outputs = folder / "outputs"
+        outputs = folder / "data" / "outputs"
         assert {hashlib.sha256(clip.read_bytes()).hexdigest() for clip in outputs.iterdir()} == {last["sha256"]}
-        assert list((folder / "tmp").iterdir()) == list((folder / "inputs").iterdir()) == []
+        assert [path for name in ("tmp", "inputs") for path in (folder / "data" / name).iterdir()] == []
+        assert server.stop() == 0
     finally:
-        server.process.send_signal(signal.SIGTERM)
-        assert server.process.wait(60) == 0
-        server.client.close()
+        server.close()
+        server.process.kill()
     return jobs
 
 
-def kill_in_a_job(server: Server, seconds: float) -> dict[str, Any]:
+def made(server: Service) -> dict[str, Any]:
+    job = dict(server.post(JOB).json())
+    assert job["status"] == "succeeded", job
+    return job
+
+
+def kill_in_a_job(server: Service, seconds: float) -> dict[str, Any]:
     """Kill the engine so long after a job was sent. Returns the ended job, the service being ready again."""
-    engine = look(lambda: engine_of(server.process.pid))
-    answer = server.client.post("/generate", json=JOB, headers={"Prefer": "respond-async"})
+    engine = look(lambda: engine_of(server.pid))
+    answer = server.post(JOB, prefer="respond-async")
     assert answer.status_code == 202, answer.text
     time.sleep(seconds)
     os.kill(engine, signal.SIGKILL)
-    job = look(lambda: (j := server.client.get(f"/jobs/{answer.json()['id']}").json())["finished_at"] and j)
-    look(lambda: server.client.get("/ready").status_code == 200 and engine_of(server.process.pid) not in (None, engine))
+    job = look(lambda: (j := server.job(answer.json()["id"]))["finished_at"] and j)
+    look(lambda: server.client.get("/ready").status_code == 200 and engine_of(server.pid) not in (None, engine))
     return dict(job)
 
 
-def judge(jobs: list[dict[str, Any]], server: Server, sha256: str) -> None:
+def judge(jobs: list[dict[str, Any]], server: Service, sha256: str) -> None:
     for job in jobs:
         if job["status"] == "succeeded":
             assert job["sha256"] == sha256
@@ -378,19 +388,25 @@ def judge(jobs: list[dict[str, Any]], server: Server, sha256: str) -> None:
 
 
 def engine_of(server: int) -> int | None:
-    """The child of the service that is the engine; None while there is none, or while the kernel's list skips it."""
-    for children in Path(f"/proc/{server}/task").glob("*/children"):
+    """The process that the service's fork server has made; None while there is none, or while the kernel skips it."""
+    forked = [pid for child in children_of(server) if "forkserver" in command_of(child) for pid in children_of(child)]
+    return forked[0] if forked else None
+
+
+def children_of(pid: int) -> list[int]:
+    found: list[int] = []
+    for children in Path(f"/proc/{pid}/task").glob("*/children"):
         # Threads come and go while we look.
         with suppress(OSError):
-            for pid in children.read_text().split():
-                if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                    return int(pid)
-    return None
+            found += map(int, children.read_text().split())
+    return found
+
+
+def command_of(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    return ""
 
 
 def look(at: Callable[[], Any]) -> Any:
-    until = time.monotonic() + 90
-    while not (found := at()):
-        assert time.monotonic() < until
-        time.sleep(LOOK)
-    return found
+    return looked(at, PATIENCE, LOOK)

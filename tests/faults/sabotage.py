@@ -1,14 +1,20 @@
-"""What is done to a server process from inside, before it begins: moments that no signal from outside can hit."""
+"""What is done to a server process from inside, before it begins: moments that no signal from outside can hit, and
+engines that start without importing PyTorch each time.
+"""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from h3runtime.jobs import engine_process
 
 NAMES = ("rename", "replace", "link")
 
@@ -44,3 +50,10 @@ def lose_reader_of_log(when: str) -> None:
         Path(when).unlink()
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+def fork_engines() -> None:
+    """Each engine is forked from an interpreter that has imported the real one, so that it is there at once."""
+    forking = multiprocessing.get_context("forkserver")
+    forking.set_forkserver_preload(["h3runtime.jobs.child", "h3runtime.engine.resident"])
+    vars(engine_process)["multiprocessing"] = SimpleNamespace(get_context=lambda _: forking)
