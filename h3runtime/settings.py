@@ -274,7 +274,9 @@ class Settings(BaseSettings):
     attention: str = Field("auto", min_length=1, description="Attention backend; auto chooses one and says why.")
     linear: str = Field("auto", min_length=1, description="Linear backend; auto chooses one and says why.")
     warmup_shapes: Annotated[tuple[tuple[int, int, int], ...], NoDecode, BeforeValidator(_shapes)] = Field(
-        ((64, 64, 5),), description="WIDTHxHEIGHTxFRAMES that are run before the server is ready, comma-separated."
+        # Two sizes: what a clip costs at least can be told from what it costs by its size (jobs/history.py).
+        ((64, 64, 5), (256, 256, 5)),
+        description="WIDTHxHEIGHTxFRAMES that are run before the server is ready, comma-separated.",
     )
     vae_dtype: Annotated[Literal["float16", "float32"], BeforeValidator(_vae_dtype)] = Field(
         "float16",

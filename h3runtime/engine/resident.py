@@ -44,7 +44,7 @@ from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memo
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.estimating import Estimator
 from h3runtime.engine.extras import Extras
-from h3runtime.engine.faults import give_back, job_error_of
+from h3runtime.engine.faults import give_back, job_error_of, trim_heap
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
 from h3runtime.engine.memory_estimate import MemoryEstimate
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
@@ -151,15 +151,24 @@ class ResidentEngine:
         meter = PeakMeter(self.device, every_stage=self._profile_memory)
         run = Run(on_progress, should_stop, self._shares, meter, spec.n)
         try:
-            return self._generate(spec, run)
+            clip = self._generate(spec, run)
         except Exception as error:
             failure = job_error_of(error, self.device, run.stage_name, run.step_index)
             if failure is None:
                 raise
+        else:
+            self._settle()
+            return clip
         # Not inside the handler: there the caught error still holds the tensors of every frame it passed.
         if isinstance(failure, OutOfMemory):
             give_back(self.device)
         raise failure
+
+    def _settle(self) -> None:
+        """A process keeps some of what its requests made it load and compile: on the CPU the next one comes on top."""
+        if self.device.type == "cpu":
+            trim_heap()
+            self.estimator.begin()
 
     def _generate(self, spec: GenerateSpec, run: Run) -> Clip:
         attention = attention_of(spec, self.attention, self.device)
@@ -206,7 +215,8 @@ class ResidentEngine:
             startup=dict(self._startup),
             memory=memory_facts(self.device),
             warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._encoder_fault])),
-            warm_up=tuple(self._warmed),
+            # The first clip of a process pays for what the others find done, as the first job of a server does.
+            warm_up=tuple(self._warmed[1:] or self._warmed),
         )
 
     def estimate(self, spec: GenerateSpec) -> Estimate:

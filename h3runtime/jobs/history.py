@@ -5,10 +5,10 @@ jobs of the same checkpoint and device are fitted with
 
     seconds = a + b * work,    a, b >= 0,    minimising the sum of ((a + b * work - seconds) / seconds)^2
 
-so that a short clip counts as much as a long one. One amount of work alone can't tell a from b: then a = 0. While there
-are fewer than `ENOUGH` jobs, the engine's own warm-up clips are part of the history. Jobs that were the first after a
-start are left out: they pay for what later ones find done. `queue` teaches and asks; kept in the table `timings`, so
-that it outlives the rows of jobs.
+so that a short clip counts as much as a long one. One amount of work alone can't tell a from b: then a = 0. While jobs
+of fewer than `ENOUGH` amounts of work are known, the engine's own warm-up clips are part of the history, those of an
+amount that no job has had. Jobs that were the first after a start are left out: they pay for what later ones find done.
+`queue` teaches and asks; kept in the table `timings`, so that it outlives the rows of jobs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ from h3runtime.jobs.store import JobStore
 NEWEST = 200
 """Jobs that are fitted: drivers and loads change."""
 ENOUGH = 3
-"""Jobs by which warm-up clips are not needed any more; they also pay for compilation."""
+"""Amounts of work whose jobs tell a from b without the warm-up clips."""
+JOB_WEIGHT = 10
+"""Warm-up clips that a job counts for: they are much smaller, and so mostly overhead."""
 SHORTEST = 1e-3
 """Seconds under which a stage counts as so long: the clock's and the pipe's own noise."""
 
@@ -75,8 +77,7 @@ class History:
         name = (facts.checkpoint, facts.device)
         with self._lock:
             if name not in self._fits:
-                known = [*self._of(*name)]
-                self._fits[name] = fits(known if len(known) >= ENOUGH else [*facts.warm_up, *known])
+                self._fits[name] = fits(_with_warm_up([*self._of(*name)], facts.warm_up))
             return predict(work, self._fits[name])
 
     def _of(self, checkpoint: str, device: str) -> deque[Work]:
@@ -145,6 +146,17 @@ def learned(work: Work | None, timings: Mapping[str, float]) -> Work | None:
         return None
     seconds = {stage: timings[stage] for stage in work.stages if stage in timings}
     return Work(work.stages, seconds) if seconds else None
+
+
+def _with_warm_up(known: Sequence[Work], warm_up: Sequence[Work]) -> Sequence[Work]:
+    met = {_amounts(past) for past in known}
+    if len(met) >= ENOUGH:
+        return known
+    return [*(past for past in warm_up if _amounts(past) not in met), *JOB_WEIGHT * list(known)]
+
+
+def _amounts(past: Work) -> frozenset[tuple[str, float]]:
+    return frozenset(past.stages.items())
 
 
 def _has(past: Work, stage: str) -> bool:

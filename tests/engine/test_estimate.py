@@ -90,8 +90,20 @@ def test_work_at_the_published_sizes_is_that_of_the_design() -> None:
 
 def test_the_warm_up_is_a_first_history(engine) -> None:
     warmed = engine.facts().warm_up
-    assert len(warmed) == 2 and all(work.seconds.keys() == work.stages.keys() for work in warmed)
+    assert len(warmed) == 3 and all(work.seconds.keys() == work.stages.keys() for work in warmed)
+    # What a clip costs at least can't be told from one size (jobs/history.py).
+    for stage in ("sampling", "video_decode", "mux"):
+        assert len({work.stages[stage] for work in warmed}) == 2
     assert all(seconds > 0 for work in warmed for seconds in work.seconds.values())
+
+
+def test_what_requests_leave_behind_counts_for_the_next(engine, make_spec) -> None:
+    kept = torch.ones(1 << 24)
+    generate(engine, make_spec(width=64, height=64, frames=5, steps=1))
+    before = engine.estimate(make_spec()).peak_bytes
+    del kept
+    generate(engine, make_spec(width=64, height=64, frames=5, steps=1))
+    assert before - engine.estimate(make_spec()).peak_bytes == pytest.approx(1 << 26, rel=0.3)
 
 
 class Small(TorchDispatchMode):

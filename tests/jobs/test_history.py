@@ -83,6 +83,20 @@ def test_the_warm_up_is_the_first_history() -> None:
     assert history.predict(Work({"a": 1.0}), facts) == {"a": pytest.approx(2.0), "total": pytest.approx(2.0)}
 
 
+def test_the_warm_up_tells_overhead_until_jobs_of_several_amounts_do() -> None:
+    """Jobs of one amount would make it all grow with the work; small clips would make it all overhead."""
+    history = History(JobStore())
+    small, odd = Work({"a": 1.0}, {"a": 1.0}), Work({"a": 16.0}, {"a": 2.0})
+    facts = replace(FACTS, warm_up=(small, odd))
+    first = history.predict(Work({"a": 1000.0}), facts)
+    assert first is not None and first["total"] == pytest.approx(1 + 1000 / 15, rel=0.1)
+    for _ in range(ENOUGH):
+        history.learn(Work({"a": 1000.0}, {"a": 21.0}), facts.checkpoint, facts.device)
+        told = history.predict(Work({"a": 1000.0}), facts), history.predict(Work({"a": 3.0}), facts)
+        assert told[0] is not None and told[0]["total"] == pytest.approx(21, rel=0.1)
+        assert told[1] is not None and told[1]["total"] == pytest.approx(1.1, rel=0.3)
+
+
 def test_what_a_job_teaches() -> None:
     work = Work({"sampling": 5.0, "mux": 1.0})
     assert learned(work, {"sampling": 2.0, "queue": 9.0}) == Work(work.stages, {"sampling": 2.0})
