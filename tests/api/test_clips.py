@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.responses import FileResponse
 
 from tests.api.server import SMALL, Running, running
 
@@ -102,6 +103,54 @@ def test_conditions_hold_for_head_too(server: Running) -> None:
     assert answer.headers["x-content-type-options"] == "nosniff" and answer.headers["accept-ranges"] == "bytes"
     several = server.client.get(job["url"], headers={"Range": "bytes=0-1,4-5"})
     assert several.status_code == 206 and several.headers["content-type"].startswith("multipart/byteranges")
+
+
+@pytest.mark.parametrize(
+    ("asked", "status", "part"),
+    [
+        ("bytes=0-9", 206, slice(0, 10)),
+        ("bytes=-5", 206, slice(-5, None)),
+        ("bytes=1-0", 400, None),
+        ("bytes=x", 400, None),
+        ("bytes=99999-", 416, None),
+        ("bytes=-0", 416, None),
+        # A range that holds nothing beside one that holds something.
+        ("bytes=0-9,99999-", 206, slice(0, 10)),
+        ("bytes=99999-99999999, -5", 206, slice(-5, None)),
+        # A unit that isn't known.
+        ("frames=0-3", 200, slice(None)),
+        ("0-3", 200, slice(None)),
+    ],
+)
+def test_ranges_are_those_of_the_rfc(server: Running, asked: str, status: int, part: slice | None) -> None:
+    job = server.post({**SMALL, "seed": 1}).json()
+    whole = server.client.get(job["url"]).content
+    answer = server.client.get(job["url"], headers={"Range": asked})
+    assert answer.status_code == status
+    assert part is None or answer.content == whole[part]
+    head = server.client.head(job["url"], headers={"Range": asked})
+    assert (head.status_code, head.headers["content-length"]) == (200, str(len(whole)))
+
+
+def test_a_clip_that_goes_while_it_is_sent_is_sent_whole(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = server.post(SMALL).json()
+    path = server.service.folders.outputs / job["output"]
+    ask = FileResponse.__call__
+
+    async def remove_first(response: FileResponse, *given: Any) -> None:
+        path.unlink()
+        await ask(response, *given)
+
+    monkeypatch.setattr(FileResponse, "__call__", remove_first)
+    answer = server.client.get(job["url"])
+    assert (answer.status_code, hashlib.sha256(answer.content).hexdigest()) == (200, job["sha256"])
+
+
+def test_a_clip_whose_name_another_has_taken_is_not_sent_for_it(server: Running) -> None:
+    job = server.post(SMALL).json()
+    (server.service.folders.outputs / job["output"]).write_bytes(b"another")
+    answer = server.client.get(job["url"])
+    assert (answer.status_code, answer.json()["code"]) == (410, "output_expired")
 
 
 @pytest.mark.parametrize("prompt", ["fail_at=mux", "x"])
