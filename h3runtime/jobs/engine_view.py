@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from h3runtime.core import EngineFacts, Progress
+from h3runtime.errors import H3Error
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
 
 log = structlog.get_logger("h3runtime.supervisor")
@@ -74,3 +75,10 @@ class EngineView:
     def _set(self, **changes: Any) -> None:
         with self._changing:
             self.state = replace(self.state, **changes)
+
+
+def reason_of(error: H3Error) -> str:
+    """The message, with every offender that it doesn't name itself: `/ready` must tell which tensors are at fault."""
+    said = error.message
+    told = [f"{o.field}: {o.message}" for o in error.offences if o.field not in said and o.message not in said]
+    return "; ".join([error.message, *told])

@@ -27,21 +27,12 @@ from multiprocessing.connection import Connection, wait
 import structlog
 
 from h3runtime.core import EngineFacts, Estimate, GenerateSpec
-from h3runtime.errors import (
-    EngineDead,
-    H3Error,
-    Interrupted,
-    JobCancelled,
-    JobError,
-    JobTimeout,
-    Loading,
-    NotReady,
-    OutOfMemory,
-)
+from h3runtime.errors import EngineDead, H3Error, JobCancelled, JobTimeout, Loading, NotReady, OutOfMemory
 from h3runtime.jobs.engine_process import EngineProcess, EngineRecipe
 from h3runtime.jobs.engine_state import EngineState
-from h3runtime.jobs.engine_view import EngineView
-from h3runtime.jobs.limits import Deaths, Limits, Running
+from h3runtime.jobs.engine_view import EngineView, reason_of
+from h3runtime.jobs.in_hand import InHand, left_behind
+from h3runtime.jobs.limits import Deaths, Limits
 from h3runtime.jobs.messages import (
     Advanced,
     Failed,
@@ -77,8 +68,7 @@ class Supervisor:
         self._thread = threading.Thread(target=self._run, name="supervisor", daemon=True)
         self._deaths = Deaths(limits)
         self._leaving = threading.Event()
-        self._job: Running | None = None
-        self._stop_wishes: dict[str, H3Error] = {}
+        self._job = InHand(limits)
         self._questions = Questions()
         self._jobs_since_start = 0
         self._process: EngineProcess | None = None
@@ -126,7 +116,7 @@ class Supervisor:
         self._queue.close()
         if not self._queue.wait_until_idle(seconds):
             if (running := self._queue.running) is not None:
-                self._wish_stop(running, _left_behind())
+                self._wish_stop(running, left_behind())
             self._queue.wait_until_idle(self._limits.stop_grace + 2 * LOOK_SECONDS)
         self.close()
 
@@ -150,7 +140,7 @@ class Supervisor:
             while not self._leaving.is_set():
                 self._live_or_die()
             if (running := self._queue.running) is not None:
-                self._queue.failed(running, _left_behind())
+                self._queue.failed(running, left_behind())
         finally:
             self._queue.stop()
 
@@ -182,7 +172,7 @@ class Supervisor:
             # Our own bug must not leave the queue without an owner.
             log.error("supervisor_bug", exc_info=error)
             why = EngineDead("the supervisor met an internal error")
-        listens = self._leaving.is_set() and process.loaded and self._job is None
+        listens = self._leaving.is_set() and process.loaded and self._job.job_id is None
         process.leave(self._limits.leave_grace if listens else 0.0)
         # Reaped: its number may be another program's by now, and `kill` must not find it here.
         self._process = None
@@ -225,18 +215,14 @@ class Supervisor:
     def _hand_out(self, process: EngineProcess) -> None:
         for number, spec in self._questions.unsent() if process.loaded else ():
             process.send(Weigh(number, spec))
-        job = self._job
-        if job is not None:
-            if job.stop_sent is None and job.job_id in self._stop_wishes:
-                process.send(Stop(job.job_id))
-                job.stop_sent = time.monotonic()
-            return
+        if (unwanted := self._job.stop_due()) is not None:
+            process.send(Stop(unwanted))
         facts = self.state.facts
-        if not process.loaded or facts is None:
+        if self._job.job_id is not None or not process.loaded or facts is None:
             return
         if (taken := self._queue.take(facts, first=self._jobs_since_start == 0)) is not None:
             self._jobs_since_start += 1
-            self._job = Running(taken.id)
+            self._job.begin(taken.id)
             process.compute(staged(taken.spec), taken.order.request_id)
 
     def _hear(self, message: FromEngine, process: EngineProcess) -> H3Error | None:
@@ -245,7 +231,7 @@ class Supervisor:
             case Advanced(None, progress):
                 process.moved = time.monotonic()
                 self._view.load(progress)
-            case Advanced(job_id, progress) if self._job is not None and job_id == self._job.job_id:
+            case Advanced(job_id, progress) if job_id is not None and job_id == self._job.job_id:
                 self._job.advance(progress)
                 self._queue.progressed(job_id, progress)
             case Loaded(facts):
@@ -259,22 +245,12 @@ class Supervisor:
                 self._questions.settle(number, answer)
             case Made(job_id, clip):
                 self._queue.succeeded(job_id, clip)
-                self._job = None
-                self._stop_wishes.pop(job_id, None)
+                self._job.done()
             case Failed(job_id, error):
-                return self._failed(job_id, error)
-        return None
-
-    def _failed(self, job_id: str, error: H3Error) -> H3Error | None:
-        if isinstance(error, EngineDead):
-            return error
-        job, wish = self._job, self._stop_wishes.pop(job_id, None)
-        if isinstance(error, JobCancelled) and wish is not None:
-            error = wish
-        elif isinstance(error, JobError) and error.stage is None and job is not None:
-            error.stage, error.step = job.stage, job.step
-        self._queue.failed(job_id, error)
-        self._job = None
+                if isinstance(error, EngineDead):
+                    return error
+                self._queue.failed(job_id, self._job.end_told(job_id, error))
+                self._job.done()
         return None
 
     def _loaded(self, facts: EngineFacts) -> None:
@@ -286,10 +262,8 @@ class Supervisor:
 
     def _overdue(self, process: EngineProcess) -> H3Error | None:
         now = time.monotonic()
-        if (job := self._job) is not None:
-            late = job.overdue(self._limits, self._stop_wishes.get(job.job_id))
-            if late is not None:
-                return late
+        if (late := self._job.overdue()) is not None:
+            return late
         if (limit := self._limit_of_loading(process)) is not None and now - process.moved > limit:
             stage = self.state.stage
             return JobTimeout(f"the stage {stage} made no progress for {limit:g} s", stage=stage)
@@ -303,10 +277,10 @@ class Supervisor:
     def _bury(self, why: H3Error) -> None:
         """Settle the running job, then decide whether another process may be started."""
         log.error("engine_died", reason=why.message, code=why.code)
-        job, self._job = self._job, None
         # The queue's word counts: a bug may have come between its job and ours.
         if (lost := self._queue.running) is not None:
-            self._queue.failed(lost, self._end_of(job or Running(lost), why))
+            self._queue.failed(lost, self._job.end_lost(lost, why, is_leaving=self._leaving.is_set()))
+        self._job.done()
         if self._view.is_dead or self._leaving.is_set():
             return
         if beyond := self._deaths.add():
@@ -314,29 +288,7 @@ class Supervisor:
             return
         self._view.restart(why.message)
 
-    def _end_of(self, job: Running, why: H3Error) -> H3Error:
-        """What the job ends with. Whoever wanted it stopped gets what he asked for, whatever else went wrong."""
-        if (wish := self._stop_wishes.pop(job.job_id, None)) is not None:
-            return wish
-        if self._leaving.is_set():
-            return _left_behind()
-        if isinstance(why, EngineDead | OutOfMemory) and why.stage is None:
-            why.stage, why.step = job.stage, job.step
-        return why
-
     def _wish_stop(self, job_id: str, wish: H3Error) -> None:
-        """From any thread. By name: between the queue's answer and this line the next job may have begun, and a job
-        that the queue has just handed out isn't ours yet."""
-        self._stop_wishes.setdefault(job_id, wish)
+        """From any thread."""
+        self._job.wish_stop(job_id, wish)
         self.ring()
-
-
-def _left_behind() -> Interrupted:
-    return Interrupted("the server shut down before the job was done")
-
-
-def reason_of(error: H3Error) -> str:
-    """The message, with every offender that it doesn't name itself: `/ready` must tell which tensors are at fault."""
-    said = error.message
-    told = [f"{o.field}: {o.message}" for o in error.offences if o.field not in said and o.message not in said]
-    return "; ".join([error.message, *told])

@@ -13,7 +13,7 @@ from h3runtime.checkpoint.synthetic.embedded import embedded_set
 from h3runtime.engine import load as module
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import CheckpointError
-from h3runtime.jobs.supervisor import reason_of
+from h3runtime.jobs.engine_view import reason_of
 from h3runtime.settings import Settings, default_cache_dir
 
 

@@ -22,7 +22,7 @@ from h3runtime.engine.paths import VAE_PATHS, model_paths
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.engine.room import Weights, require_room, working_bytes
 from h3runtime.errors import CheckpointError, H3Error, InvalidRequest, SettingsError
-from h3runtime.jobs.supervisor import reason_of
+from h3runtime.jobs.engine_view import reason_of
 from h3runtime.settings import Settings, default_cache_dir
 from tests.e2e.conftest import MakeSpec
 

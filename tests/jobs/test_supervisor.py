@@ -240,6 +240,20 @@ def test_a_bug_of_ours_costs_one_job(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert found.ended(second).status is Status.SUCCEEDED
 
 
+def test_a_bug_of_ours_after_the_end_costs_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with bench(tmp_path) as found:
+        succeeded = found.queue.succeeded
+
+        def broken(*given: Any) -> None:
+            monkeypatch.undo()
+            succeeded(*given)
+            raise RuntimeError("a bug")
+
+        monkeypatch.setattr(found.queue, "succeeded", broken)
+        for job_id in (found.add("x"), found.add("x")):
+            assert found.ended(job_id).status is Status.SUCCEEDED
+
+
 def test_a_bug_that_stays_is_told_by_health(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise RuntimeError("a bug")
