@@ -9,6 +9,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 from collections.abc import Callable
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,9 @@ PRELOADED = [
     "h3runtime.api.serve",
     "h3runtime.cli.decode",
     "h3runtime.cli.serve",
+    "h3runtime.jobs.child",
     "tests.fake_engine",
+    "tests.jobs.dying_engine",
     "tests.api.served",
     "tests.e2e.commands",
     "tests.faults.service",
@@ -29,11 +32,16 @@ PRELOADED = [
 ]
 
 
+def forking() -> ForkServerContext:
+    """What `multiprocessing` calls a context."""
+    found = multiprocessing.get_context("forkserver")
+    found.set_forkserver_preload(PRELOADED)
+    return found
+
+
 def fork(target: Callable[..., None], *arguments: Any) -> BaseProcess:
     """A process that has begun. It shares neither files nor memory with this one."""
-    forking = multiprocessing.get_context("forkserver")
-    forking.set_forkserver_preload(PRELOADED)
-    process = forking.Process(target=target, args=arguments)
+    process = forking().Process(target=target, args=arguments)
     process.start()
     return process
 

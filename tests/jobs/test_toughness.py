@@ -1,15 +1,18 @@
 """Every stage and every way to die in it: one job fails with its code, stage and step, and whoever waits is served.
 
-The engine is a fake that dies for real, in a real process. What the real engine makes of a library's exceptions is in
+The engine is a fake that dies for real, in a real process, which is forked: dozens of fresh interpreters take half a
+minute, and `test_supervisor.py` has those. What the real engine makes of a library's exceptions is in
 `tests/e2e/test_survival.py`.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +24,7 @@ from h3runtime.jobs.processes import oom_kills
 from h3runtime.jobs.supervisor import Limits
 from h3runtime.jobs.table import Job
 from h3runtime.settings import Settings
+from tests.forking import forking
 from tests.jobs.dying_engine import NAMELESS
 from tests.jobs.test_supervisor import Bench, bench, is_gone, quiet
 
@@ -36,6 +40,13 @@ DEATHS = {
     "exit": "the engine process ended with code 3",
     "device": "the device failed: CUDA error: an illegal memory access was encountered",
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def forked() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_process, "multiprocessing", SimpleNamespace(get_context=lambda _: forking()))
+        yield
 
 
 def dying(folder: Path, plan: tuple[str, ...] = (), **limits: Any) -> AbstractContextManager[Bench]:
@@ -164,7 +175,9 @@ def test_a_warm_up_that_hangs_is_started_again(tmp_path: Path) -> None:
         found.status(EngineStatus.READY)
 
 
-def test_a_death_is_noticed_though_a_child_holds_the_pipe(tmp_path: Path) -> None:
+def test_a_death_is_noticed_though_a_child_holds_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What a forked one has open is not what a fresh one has.
+    monkeypatch.setattr(engine_process, "multiprocessing", multiprocessing)
     with dying(tmp_path) as found:
         first, second = found.add("orphan@sampling:2", steps=4), found.add("x")
         began = time.monotonic()
