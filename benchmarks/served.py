@@ -70,7 +70,11 @@ class Server:
         )
         assert self._process.stdout is not None
         threading.Thread(target=self._read, args=(self._process.stdout,), daemon=True).start()
-        found = urlsplit(str(until(lambda: self._events.get("listening", {}))["url"]))
+        try:
+            found = urlsplit(str(until(lambda: self._events.get("listening", {}))["url"]))
+        except BaseException:
+            self._process.kill()
+            raise
         self.host, self.port = found.hostname or "", found.port or 0
 
     def __enter__(self) -> Server:

@@ -52,6 +52,10 @@ class Findings:
         return any((self.lost, self.doubled, self.wrong, self.processes, self.files))
 
 
+class NotPlayable(Exception):
+    """This machine doesn't allow what the case needs."""
+
+
 class Place:
     """Made for the cases of one family; `close` ends whatever is left of it."""
 
@@ -107,13 +111,13 @@ class Place:
         return []
 
     def mount(self, path: Path, size: int) -> None:
-        """A small disk of its own, unless it is there; PermissionError where that isn't allowed."""
+        """A small disk of its own, unless it is there; `NotPlayable` where that isn't allowed."""
         if path in self.mounts:
             return
         path.mkdir(parents=True)
         command = ["mount", "-t", "tmpfs", "-o", f"size={size}", "faults", str(path)]
         if subprocess.run(command, capture_output=True, check=False).returncode:
-            raise PermissionError("mounting a tmpfs needs root")
+            raise NotPlayable("mounting a tmpfs needs root")
         self.mounts.append(path)
 
     def settle(self) -> Findings:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.faults.cases import Case
-from tests.faults.place import Findings, Place
+from tests.faults.place import Findings, NotPlayable, Place
 
 END = "the_end"
 
@@ -51,7 +51,7 @@ def _run(name: str, case: Case | None, place: Place) -> Outcome:
             case(place)
         findings = place.end() if case is None else place.settle()
         return Outcome(name, time.monotonic() - began, findings)
-    except PermissionError as error:
+    except NotPlayable as error:
         return Outcome(name, time.monotonic() - began, skipped=str(error))
     except Exception:
         return Outcome(name, time.monotonic() - began, error=traceback.format_exc())
