@@ -31,7 +31,8 @@ LINGER_BYTES = 64 * 2**20
 LEAST_BYTES = 1024
 """What a client must send within `H3_READ_SECONDS`, or the end of its body. A byte now and then is a stall too."""
 DRAIN_POLL = 0.5
-"""Seconds between looks at whether the server drains, while a body is waited for."""
+"""Seconds between looks at whether the server drains, while a body is waited for or judged."""
+SHUTTING_DOWN = "the server is shutting down and takes no new jobs"
 MAX_SUBMISSIONS = 256
 """Requests of one owner that are read or judged at once. Each holds an upload's folder; a valve, not a queue."""
 
@@ -198,7 +199,7 @@ class _Pace:
                     return await receive()
             except TimeoutError:
                 if self._is_draining():
-                    raise Draining("the server is shutting down and takes no new jobs") from None
+                    raise Draining(SHUTTING_DOWN) from None
                 if left <= DRAIN_POLL:
                     slow = f"the client sent less than {LEAST_BYTES} bytes of its body in {self._seconds:g} s"
                     raise MalformedRequest(slow) from None

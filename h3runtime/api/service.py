@@ -26,7 +26,7 @@ from h3runtime.api.caller import Caller
 from h3runtime.api.disk import FreeBytes
 from h3runtime.api.estimates import Ahead, estimate_answer
 from h3runtime.api.idempotency import Turns, fingerprint_of, same
-from h3runtime.api.limits import Submissions
+from h3runtime.api.limits import DRAIN_POLL, SHUTTING_DOWN, Submissions
 from h3runtime.api.reports import Reports, metrics_of
 from h3runtime.core import EngineFacts
 from h3runtime.errors import BackendUnavailable, DiskFull, Draining, JobNotFound, Loading, NotReady
@@ -48,9 +48,6 @@ DELETIONS = 8
 """Jobs that are deleted at once: each waits for the engine to let go of its job."""
 RECENT = 1000
 """Jobs that are looked through at start for one whose end nobody was told of."""
-DRAIN_POLL = 0.5
-"""Seconds between looks at whether the server drains, while a request is judged."""
-SHUTTING_DOWN = "the server is shutting down and takes no new jobs"
 
 T = TypeVar("T")
 

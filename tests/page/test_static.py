@@ -34,6 +34,7 @@ def test_it_is_served_with_its_headers(server: Running) -> None:
     assert "script-src 'self'" in policy and "unsafe-inline" not in policy
     again = server.client.get("/", headers={"If-None-Match": page.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")
+    assert server.client.get("/", headers={"If-None-Match": "*"}).status_code == 304
     assert server.client.head("/").status_code == 200
     script = server.client.get("/page/main.js")
     assert script.headers["content-type"].startswith("text/javascript")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI, Request
 from starlette.responses import Response
 
+from h3runtime.api.etags import is_known
 from h3runtime.errors import NotFound
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class StaticFile:
     def answer(self, known: str) -> Response:
         """The file; 304 if the client's `If-None-Match` names it. Asked for every time: an upgrade shows at once."""
         headers = {"ETag": self.etag, "Cache-Control": "no-cache"}
-        if self.etag in [item.strip().removeprefix("W/") for item in known.split(",")]:
+        if is_known(self.etag, known):
             return Response(status_code=304, headers=headers)
         return Response(self.data, headers=headers, media_type=self.media_type)
 

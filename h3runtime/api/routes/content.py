@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from h3runtime.api.etags import is_known
 from h3runtime.api.routes.ranges import wanted
 from h3runtime.api.service import Service
 from h3runtime.errors import NotFinished, NotFound, OutputExpired
@@ -49,7 +50,7 @@ async def clip_response(service: Service, job: Job, variant: int, request: Reque
         # Another clip has just taken its name, and its job is about to be told so.
         if os.fstat(file.fileno()).st_size != clip.bytes:
             raise _expired(job)
-        if _is_known(etag, request.headers.get("if-none-match", "")):
+        if is_known(etag, request.headers.get("if-none-match", "")):
             return Response(status_code=304, headers=headers)
         held.pop_all()
     return _OpenClip(file, clip.output.name, media_type_of(job.spec.encode.container), headers)
@@ -82,10 +83,6 @@ class _OpenClip(FileResponse):
 
 def _expired(job: Job) -> OutputExpired:
     return OutputExpired(f"the clip of job {job.id} has been removed or replaced")
-
-
-def _is_known(etag: str, known: str) -> bool:
-    return known.strip() == "*" or etag in [item.strip().removeprefix("W/") for item in known.split(",")]
 
 
 def _opened(path: Path) -> BinaryIO | None:
