@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,14 +13,13 @@ import pytest
 from h3runtime.errors import SettingsError
 from h3runtime.jobs.lock import NAME, DataLock
 from tests.api.served import served
+from tests.e2e.commands import run
 
 PATIENCE = 30
 
 
 def second_server(folder: Path, port: int) -> subprocess.CompletedProcess[str]:
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("H3_")}
-    command = [sys.executable, "-m", "h3runtime", "serve", "--port", str(port), "--data-dir", str(folder)]
-    return subprocess.run(command, env=clean, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    return run("serve", "--port", str(port), "--data-dir", str(folder), folder=folder.parent)
 
 
 def test_a_second_server_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
