@@ -3,33 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
 from pathlib import Path
 
-from h3runtime.core import EngineFacts
 from h3runtime.errors import CheckpointChanged
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.jobs.engine_state import EngineStatus
 from tests.api.server import PATIENCE, SMALL, running
-from tests.fake_engine import FakeEngine
 from tests.jobs.test_supervisor import bench
 
-
-@dataclass
-class ChangingEngine(FakeEngine):
-    """Says of its checkpoint whatever the file holds when it is loaded."""
-
-    file: Path = Path()
-
-    def facts(self) -> EngineFacts:
-        return replace(super().facts(), checkpoint=self.file.read_text())
-
-
-def create(file: Path, load_seconds: float = 0.0) -> ChangingEngine:
-    return ChangingEngine(file=file, load_seconds=load_seconds)
-
-
-FACTORY = f"{__name__}:create"
+FACTORY = "tests.jobs.changing_engine:create"
 
 
 def test_jobs_of_the_old_weights_fail_and_new_ones_are_made(tmp_path: Path) -> None:
