@@ -141,7 +141,7 @@ def test_the_health_check_tells_ready_from_the_rest(status: int | None, code: in
             server.server_close()
         command = [sys.executable, *health_command(DOCKERFILE)[1:]]
         environment = {**os.environ, "H3_PORT": str(port)}
-        found = subprocess.run(command, env=environment, capture_output=True, timeout=30)
+        found = subprocess.run(command, env=environment, capture_output=True, timeout=120)
         if status is not None:
             server.shutdown()
         thread.join()

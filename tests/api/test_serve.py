@@ -253,5 +253,5 @@ threading.Thread(target=time.sleep, args=(60,)).start()
 print("stopped")
 _abandon_threads()
 """
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout) == (0, "stopped\n")

@@ -70,5 +70,5 @@ def start(*arguments: str, folder: Path, **options: object) -> subprocess.Popen[
 def run(*arguments: str, folder: Path, **options: object) -> tuple[int, str, str]:
     """Exit code, stdout, stderr."""
     with start(*arguments, folder=folder, **options) as process:
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     return process.returncode, out or "", err or ""

@@ -164,6 +164,6 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         while not list(tmp_path.rglob(".synth-*")) and time.monotonic() < until:
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
     assert list(tmp_path.iterdir()) == []

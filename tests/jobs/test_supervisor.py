@@ -27,7 +27,7 @@ from h3runtime.jobs.supervisor import Limits, Supervisor
 from h3runtime.jobs.table import Job, JobTable, Status
 from h3runtime.settings import Settings
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 
 
 @pytest.fixture(scope="module", autouse=True)
