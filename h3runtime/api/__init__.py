@@ -10,7 +10,7 @@
 
     idempotency  one job for one key       bells    what happens in threads, awaited on the loop
     disk         what a job may write      methods  which methods an address takes
-    etags        who has the newest copy
+    etags        who has the newest copy   signing  callbacks' signature and secret
 
 `admission` makes a job of a body, or one error of everything that is wrong with it (`faults`). In its order:
 

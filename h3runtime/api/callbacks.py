@@ -19,8 +19,6 @@ Fed by `service`; the rows are `jobs.callback_rows`'. A log line names the host,
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import http.client
 import random
 import ssl
@@ -29,7 +27,6 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import structlog
 
@@ -37,7 +34,8 @@ from h3runtime.api.answers import job_answer
 from h3runtime.api.as_json import as_json
 from h3runtime.api.inputs.connecting import Connector, Resolve, own_headers
 from h3runtime.api.inputs.hosts import AllowedHosts, NotFetchedError, Place, place_of
-from h3runtime.errors import H3Error, Offence, SettingsError
+from h3runtime.api.signing import secret_of, signature
+from h3runtime.errors import H3Error, Offence
 from h3runtime.jobs import callback_rows
 from h3runtime.jobs.callback_rows import Callback
 from h3runtime.jobs.store import JobStore
@@ -46,7 +44,6 @@ from h3runtime.settings import Settings
 
 FIELD = "callback_url"
 THREADS = 4
-MAX_SECRET_BYTES = 4096
 ANSWER_BYTES = 4096
 """Read of an answer, so that its sender sees it taken; nothing of it is used."""
 GONE = 410
@@ -98,7 +95,7 @@ class Callbacks:
     ) -> None:
         self._hosts = AllowedHosts(settings.callback_allow)
         self._allow = settings.callback_allow
-        self._secret = _secret_of(settings.callback_secret_file)
+        self._secret = secret_of(settings.callback_secret_file)
         self._store = store
         self._on_outcome = on_outcome
         self._patience = patience or Patience()
@@ -274,30 +271,6 @@ class Callbacks:
             "X-H3-Timestamp": timestamp,
             "X-H3-Signature": signature(self._secret, timestamp, callback.body),
         }
-
-
-def signature(secret: bytes, timestamp: str, body: bytes) -> str:
-    """What `X-H3-Signature` says."""
-    return "sha256=" + hmac.new(secret, timestamp.encode() + b"." + body, hashlib.sha256).hexdigest()
-
-
-def _secret_of(file: Path | None) -> bytes:
-    """The file's bytes without line breaks at their end, which editors add; empty without a file."""
-    if file is None:
-        return b""
-    try:
-        with file.open("rb") as opened:
-            secret = opened.read(MAX_SECRET_BYTES + 1).rstrip(b"\r\n")
-    except OSError as error:
-        raise _broken(file, f"it can't be read: {error.strerror or error}") from error
-    if not 0 < len(secret) <= MAX_SECRET_BYTES:
-        raise _broken(file, "it is empty" if not secret else f"it is larger than {MAX_SECRET_BYTES} bytes")
-    return secret
-
-
-def _broken(file: Path, why: str) -> SettingsError:
-    legal = f"a file of 1 to {MAX_SECRET_BYTES} bytes"
-    return SettingsError(f"H3_CALLBACK_SECRET_FILE: {file}: {why}", [Offence("H3_CALLBACK_SECRET_FILE", why, legal)])
 
 
 def _host_of(url: str) -> str:

@@ -18,7 +18,8 @@ from typing import Any
 
 import pytest
 
-from h3runtime.api.callbacks import FIELD, Callbacks, Patience, signature
+from h3runtime.api.callbacks import FIELD, Callbacks, Patience
+from h3runtime.api.signing import signature
 from h3runtime.core import GenerateSpec, SamplerSettings, Task
 from h3runtime.errors import NotReady, SettingsError
 from h3runtime.jobs import callback_rows, job_rows
