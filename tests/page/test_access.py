@@ -54,6 +54,14 @@ FOCUSED = """() => {
 }"""
 
 
+COVERED = """() => {
+    const node = document.activeElement;
+    const [foot, here] = [document.querySelector(".foot"), node].map((each) => each.getBoundingClientRect());
+    const isOther = !node.closest(".foot");
+    return isOther && here.bottom > foot.top && here.top < foot.bottom ? node.outerHTML.slice(0, 120) : null;
+}"""
+
+
 def wide(page: Page) -> int:
     return int(page.evaluate("document.documentElement.scrollWidth"))
 
@@ -196,3 +204,15 @@ def test_tab_goes_through_the_whole_page_and_out_again(site: Site) -> None:
     else:
         raise AssertionError("the focus never leaves")
     assert seen > 20
+
+
+@pytest.mark.parametrize("viewport", [{"width": 1280, "height": 700}, {"width": 360, "height": 640}])
+def test_the_foot_never_covers_what_has_the_focus(server: Running, browser: Browser, viewport: dict[str, int]) -> None:
+    with opened(browser, server, viewport=viewport) as site:
+        site.write("<Picture 1> and <Video 2> say hello there, and <Audio 3> says so too.")
+        site.page.locator("#estimate summary").click()
+        expect(site.page.get_by_role("list", name="Warnings")).to_be_visible()
+        site.page.get_by_role("textbox", name="Prompt", exact=True).focus()
+        while not site.page.evaluate("document.activeElement.closest('.foot, .side') !== null"):
+            site.page.keyboard.press("Tab")
+            assert site.page.evaluate(COVERED) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Browser, Route, expect
 
@@ -196,3 +197,33 @@ def test_a_server_that_loads_or_died_says_so(server: Running, browser: Browser) 
         site.page.clock.fast_forward(2000)
         expect(header).to_contain_text("dead")
         expect(site.page.locator("#reason")).to_contain_text("blocks.0 is missing")
+
+
+def test_older_jobs_are_offered_until_all_are_there(site: Site) -> None:
+    known = site.server.client.get("/jobs?limit=1").json()["data"] or [site.server.wait(site.server.submit())]
+    facts = known[0] | {"status": "succeeded", "timings": {"queue": 60.0, "total": 63.0}}
+    jobs = [facts | {"id": f"J{number:02}", "prompt": f"cat {number}"} for number in range(45, 0, -1)]
+
+    def page_of(route: Route) -> None:
+        asked = parse_qs(urlsplit(route.request.url).query)
+        begin = next((i + 1 for i, job in enumerate(jobs) if [job["id"]] == asked.get("after")), 0)
+        shown = jobs[begin : begin + 30]
+        route.fulfill(json={"data": shown, "has_more": begin + 30 < len(jobs)})
+
+    site.page.route("**/jobs?*", page_of)
+    site.page.reload()
+    again = "document.dispatchEvent(new Event('visibilitychange'))"
+    older = site.page.get_by_role("button", name="Older jobs")
+    expect(site.page.locator(".card")).to_have_count(30)
+    older.click()
+    expect(site.page.locator(".card")).to_have_count(45)
+    expect(older).to_be_hidden()
+    with site.page.expect_response("**/jobs?*"):
+        site.page.evaluate(again)
+    site.page.wait_for_timeout(50)
+    expect(older).to_be_hidden()
+    expect(site.page.locator(".card .where").first).to_have_text("took 3 s")
+    jobs[0] |= {"status": "cancelled"}
+    site.page.evaluate(again)
+    expect(site.page.locator(".card .pill").first).to_have_text("cancelled")
+    expect(site.page.locator(".card .where").first).to_have_text("")

@@ -44,7 +44,8 @@ export function createJobs(http, onChange) {
       const here = new Set(page.data.map((job) => job.id));
       for (const job of page.data) put(job);
       for (const id of [...jobs.keys()].filter((id) => !here.has(id) && (id > oldest || !page.has_more))) gone(id);
-      state.hasMore = page.has_more || state.hasMore;
+      // Where older ones were read, what comes after these is known already.
+      if (!page.has_more || newestFirst().at(-1)?.id === oldest) state.hasMore = page.has_more;
       state.isReachable = true;
     } catch {
       state.isReachable = false;

@@ -6,6 +6,7 @@ import { createDetail } from "./detail.js";
 import { askForKey, confirmed, showText } from "./dialogs.js";
 import { byId, say } from "./dom.js";
 import { createEstimate } from "./estimate.js";
+import { startFoot } from "./foot.js";
 import { createHttp, Problem } from "./http.js";
 import { createJobs, hasEnded } from "./jobs.js";
 import { createProblems } from "./problems.js";
@@ -36,6 +37,7 @@ startStatus(http, (ready) => {
   allowSending();
 });
 jobs.refresh();
+startFoot(document.querySelector(".foot"));
 startKeys();
 startPaste();
 

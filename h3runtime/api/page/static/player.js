@@ -66,7 +66,7 @@ export function createPlayer(http, job, { label = job.output } = {}) {
 /** Tabs by the pattern of the ARIA guide: arrows move, one of them is in the order of Tab. */
 function variantTabs(outputs, panelId, show) {
   const made = outputs.map((output, index) =>
-    el("button", { type: "button", role: "tab", id: freshId("tab"), "aria-controls": panelId, onclick: () => choose(index) }, `Variant ${output.index + 1}`),
+    el("button", { type: "button", role: "tab", id: freshId("tab"), "aria-controls": panelId, onclick: () => choose(index) }, `Variant ${output.index}`),
   );
   const element = el("div", { role: "tablist", "aria-label": "Variants", class: "tabs" }, ...made);
   element.addEventListener("keydown", (event) => {

@@ -104,6 +104,7 @@ export function whereabouts(job) {
   }
   if (job.status === "queued") return eta ? `${roughly(eta)} left` : "waits";
   if (job.status === "failed") return job.error ? `${job.error.code}${job.error.stage ? ` in ${plain(job.error.stage)}` : ""}` : "";
-  return job.timings.total ? `took ${seconds(job.timings.total)}` : "";
+  const { total, queue = 0 } = job.timings;
+  return job.status === "succeeded" && total ? `took ${seconds(Math.max(0, total - queue))}` : "";
 }
 
