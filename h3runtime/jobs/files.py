@@ -27,6 +27,7 @@ from h3runtime.jobs.store import NAME
 from h3runtime.settings import Settings
 
 FAR_SCRATCH = ".h3runtime-tmp"
+OUTPUTS = "H3_OUTPUT_ROOT"
 TAIL_SUFFIX = ".mkv"
 PREVIEW_SUFFIX = ".png"
 TAIL_BYTES = 8 * 2**30
@@ -130,11 +131,12 @@ class Folders:
 
     def _open(self) -> Path:
         """Make the folders, and settle where scratch lies."""
-        for folder in (self.inputs, self.tails, self.previews, self.tmp, self.outputs):
+        for folder in (self.inputs, self.tails, self.previews, self.tmp):
             _make(folder)
+        _make(self.outputs, OUTPUTS)
         far = self.outputs / FAR_SCRATCH
         if self.outputs.stat().st_dev != self.tmp.stat().st_dev:
-            return _make(far)
+            return _make(far, OUTPUTS)
         # Of a time when it was on another file system.
         shutil.rmtree(far, ignore_errors=True)
         return self.tmp
@@ -159,11 +161,11 @@ def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.is_dir())
 
 
-def _make(folder: Path) -> Path:
+def _make(folder: Path, setting: str = "H3_DATA_DIR") -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise unusable(folder, error.strerror or str(error)) from error
+        raise unusable(folder, error.strerror or str(error), setting) from error
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise unusable(folder, "it can't be written to")
+        raise unusable(folder, "it can't be written to", setting)
     return folder

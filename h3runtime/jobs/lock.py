@@ -53,7 +53,7 @@ def _holder(fd: int) -> str:
     return found if found.isdecimal() else ""
 
 
-def unusable(folder: Path, why: str) -> SettingsError:
-    """`folder` can't hold what a server keeps."""
+def unusable(folder: Path, why: str, setting: str = "H3_DATA_DIR") -> SettingsError:
+    """`folder` can't hold what a server keeps. setting: the one that named it."""
     message = f"the folder {folder} can't be used: {why}"
-    return SettingsError(message, [Offence("H3_DATA_DIR", message, "a folder of its own that can be written to")])
+    return SettingsError(message, [Offence(setting, message, "a folder of its own that can be written to")])

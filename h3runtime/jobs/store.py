@@ -11,6 +11,7 @@ can't be written. Nothing has been written then, and trying again is all that is
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sqlite3
@@ -30,6 +31,7 @@ BUSY_SECONDS = 5.0
 """How long a write waits for another process that holds the file."""
 SPARE_BYTES = 4 * 2**20
 """With less than this free, an error in writing is the full disk's: SQLite tells some of them as I/O errors."""
+WHOLE = "a folder whose jobs.sqlite3 is whole; move the file away to begin without its jobs"
 
 
 class JobStore:
@@ -98,16 +100,23 @@ class JobStore:
             raise self._trouble(error) from error
 
     def _trouble(self, error: sqlite3.Error) -> NotReady:
-        # The low byte is the kind, the rest says more of it (sqlite.org/rescode.html).
-        kind = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if kind == sqlite3.SQLITE_FULL or (kind == sqlite3.SQLITE_IOERR and self._is_full()):
+        if _is_full(self.path, error):
             return DiskFull("the disk has no room for the record of jobs")
+        kind = _kind(error)
         if kind in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
             return NotReady("another process holds the record of jobs; try again in a moment")
         return NotReady(f"the record of jobs can't be used: {error}")
 
-    def _is_full(self) -> bool:
-        return self.path is not None and shutil.disk_usage(self.path.parent).free < SPARE_BYTES
+
+def _kind(error: BaseException) -> int:
+    # The low byte is the kind, the rest says more of it (sqlite.org/rescode.html).
+    return int(getattr(error, "sqlite_errorcode", 0)) & 0xFF
+
+
+def _is_full(path: Path | None, error: BaseException) -> bool:
+    if _kind(error) != sqlite3.SQLITE_IOERR or path is None:
+        return _kind(error) == sqlite3.SQLITE_FULL
+    return shutil.disk_usage(path.parent).free < SPARE_BYTES
 
 
 def _close(*connections: sqlite3.Connection) -> None:
@@ -128,7 +137,7 @@ def _open(path: Path) -> sqlite3.Connection:
     except (OSError, sqlite3.Error) as error:
         if connection is not None:
             connection.close()
-        raise _unusable(path, str(getattr(error, "strerror", None) or error)) from error
+        raise _unopened(path, error) from error
     except BaseException:
         if connection is not None:
             connection.close()
@@ -171,7 +180,15 @@ def _migrate(connection: sqlite3.Connection) -> None:
         connection.executescript(f"BEGIN IMMEDIATE; {MIGRATIONS[version]}; {numbers} COMMIT;")
 
 
-def _unusable(path: Path, why: str) -> SettingsError:
+def _unopened(path: Path, error: OSError | sqlite3.Error) -> SettingsError:
+    """Nobody is told to move a file away that only can't be read or written at the moment."""
+    why = str(getattr(error, "strerror", None) or error)
+    if getattr(error, "errno", None) == errno.ENOSPC or _is_full(path, error):
+        return _unusable(path, "the disk is full", "a folder on a disk with room")
+    is_broken = _kind(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB)
+    return _unusable(path, why, WHOLE if is_broken else "a folder that can be read and written, and of no one else")
+
+
+def _unusable(path: Path, why: str, legal: str = WHOLE) -> SettingsError:
     message = f"the record of jobs {path} can't be used: {why}"
-    legal = "a folder whose jobs.sqlite3 is whole; move the file away to begin without its jobs"
     return SettingsError(message, [Offence("H3_DATA_DIR", message, legal)])

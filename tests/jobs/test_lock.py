@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 from h3runtime.errors import SettingsError
+from h3runtime.jobs.files import Folders
 from h3runtime.jobs.lock import NAME, DataLock
+from h3runtime.settings import Settings
 from tests.api.served import served
 from tests.e2e.commands import run
 
@@ -89,3 +91,11 @@ def test_a_taken_port_leaves_the_folder_free(tmp_path: Path) -> None:
         refused = second_server(tmp_path, taken.getsockname()[1])
     assert refused.returncode == 1 and "can't listen" in refused.stderr
     DataLock(tmp_path).close()
+
+
+def test_a_folder_of_outputs_that_cant_be_made_is_told_by_its_own_setting(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SettingsError) as caught:
+        Folders(Settings(data_dir=tmp_path / "data", output_root=tmp_path / "file" / "clips"))
+    assert [offence.field for offence in caught.value.offences] == ["H3_OUTPUT_ROOT"]
+    DataLock(tmp_path / "data").close()

@@ -6,6 +6,7 @@ import sqlite3
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -59,6 +60,32 @@ def test_a_broken_file_is_refused_and_left_alone(tmp_path: Path, content: bytes)
         JobStore(path)
     assert raised.value.offences[0].field == "H3_DATA_DIR"
     assert path.read_bytes() == content
+
+
+@pytest.mark.parametrize(
+    ("code", "free", "told"),
+    [
+        (sqlite3.SQLITE_IOERR_SHMSIZE, 0, "full"),
+        (sqlite3.SQLITE_FULL, 2**40, "full"),
+        (sqlite3.SQLITE_IOERR_READ, 2**40, "odd"),
+        (sqlite3.SQLITE_BUSY, 2**40, "odd"),
+    ],
+)
+def test_nobody_is_told_to_move_a_file_away_that_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, free: int, told: str
+) -> None:
+    JobStore(tmp_path / "jobs.sqlite3").close()
+    error = sqlite3.OperationalError("something odd")
+    error.sqlite_errorcode = code
+
+    def fail(_: sqlite3.Connection) -> None:
+        raise error
+
+    monkeypatch.setattr(store_module, "_migrate", fail)
+    monkeypatch.setattr(store_module.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+    with pytest.raises(SettingsError, match=told) as raised:
+        JobStore(tmp_path / "jobs.sqlite3")
+    assert "move" not in raised.value.offences[0].legal
 
 
 def test_damage_within_a_file_is_found(tmp_path: Path) -> None:
