@@ -25,6 +25,7 @@ from h3runtime.client.form import body_of
 from h3runtime.client.job import RemoteJob
 from h3runtime.client.watching import Watch
 from h3runtime.client.wire import Wire
+from h3runtime.errors import Offence, invalid
 
 Prefer = float | Literal["end"] | None
 """How long a submission is held: seconds, until the job's end, or not at all."""
@@ -127,4 +128,7 @@ def _path(job_id: str) -> str:
 
 
 def _quoted(job_id: str) -> str:
-    return quote(job_id, safe="")
+    """`InvalidRequest` for what would be another path."""
+    if job_id.strip("."):
+        return quote(job_id, safe="")
+    raise invalid([Offence("job", f"{job_id!r:.100} is no job's id", "an id as `submit` or `jobs` printed it")])

@@ -267,3 +267,11 @@ def test_ids_cant_leave_their_place() -> None:
     with scripted(job()) as script:
         Client(script.url).cancel("../x?y")
     assert script.asked[0].path == "/jobs/..%2Fx%3Fy/cancel"
+
+
+@pytest.mark.parametrize("job_id", ["", ".", ".."])
+def test_what_is_no_id_is_not_sent(job_id: str) -> None:
+    client = Client("http://127.0.0.1:1")
+    for call in (client.job, client.cancel, client.delete, client.watch):
+        with pytest.raises(InvalidRequest, match="is no job's id"):
+            call(job_id)
