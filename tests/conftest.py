@@ -1,12 +1,18 @@
 """One thread for numeric libraries, set before any is loaded: small tensors gain nothing from two, and two threads that
-wait for each other on a busy machine made single tests take a minute. And names of tests that every process agrees on.
+wait for each other on a busy machine made single tests take a minute. And names of tests that every process agrees on,
+and examples that may take as long as a busy machine makes them take.
 """
 
 import os
 from typing import Any
 
+from hypothesis import HealthCheck, settings
+
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 def pytest_make_parametrize_id(config: Any, val: Any) -> str | None:  # noqa: ARG001  # the hook's signature

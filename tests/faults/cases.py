@@ -384,7 +384,7 @@ def encoder(place: Place, does: str) -> None:
     fake.write_text(FAKE.format(real=real, mode=mode))
     fake.chmod(0o755)
     mode.write_text(does)
-    server = place.serve(environment={"PATH": f"{fake.parent}:{os.environ['PATH']}"}, timeout_mux=2)
+    server = place.serve(environment={"PATH": f"{fake.parent}:{os.environ['PATH']}"}, timeout_mux=4)
     began = time.monotonic()
     job = server.wait(place.submit("failed"))
     assert job["error"]["code"] in ("encoder_failed", "timeout"), job["error"]
