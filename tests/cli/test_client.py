@@ -167,12 +167,17 @@ def test_watch_follows_and_fetches(command: Command, tmp_path: Path) -> None:
 
 def test_whoever_interrupts_a_watch_is_told_that_the_job_goes_on(command: Command, client: Client) -> None:
     job_id = submitted(command, "--steps", "200", prompt="step_seconds=0.05")
-    main_thread = threading.main_thread().ident
-    assert main_thread is not None
-    timer = threading.Timer(0.3, signal.pthread_kill, (main_thread, signal.SIGINT))
-    timer.start()
-    found = command("watch", job_id)
-    timer.join()
+    watch = Client.watch
+
+    def interrupted(*given: Any, **named: Any) -> Iterator[Any]:
+        for event in watch(*given, **named):
+            if event.data.get("status") == "running":
+                signal.raise_signal(signal.SIGINT)
+            yield event
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Client, "watch", interrupted)
+        found = command("watch", job_id)
     assert found.code == 128 + signal.SIGINT and found.out == ""
     assert found.err == f"job {job_id} goes on; to stop it: h3runtime cancel {job_id}\ninterrupted\n"
     assert client.job(job_id).status == "running"
