@@ -288,7 +288,7 @@ def test_hosts_that_hang_delay_nobody_else(tmp_path: Path, store: JobStore, host
         for number in range(10):
             callbacks.job_ended(ended_job(store, tmp_path, f"{host.url}/200/{number}", f"01QUICK{number}"))
         until(lambda: len(host.seen) == 10)
-        assert time.monotonic() - began < 1.0
+        assert time.monotonic() - began < 4.0
         # One thread at most is lost to a host.
         assert len(first.seen) == len(second.seen) == 1
 

@@ -173,7 +173,7 @@ def test_two_hundred_stalled_clients_do_not_keep_probes_waiting(server: Running)
             assert server.client.get("/live").status_code == 200
             waits.append(time.monotonic() - began)
         # The middle one: a busy machine may hold up any of them.
-        assert sorted(waits)[20] < 0.05 and max(waits) < 1
+        assert sorted(waits)[20] < 0.05 and max(waits) < 5
     until_no_uploads(server)
 
 
