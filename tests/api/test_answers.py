@@ -62,7 +62,7 @@ def _seconds(jobs: list[Job]) -> float:
 
 
 def test_ten_thousand_jobs_are_listed_at_once(server: Running) -> None:
-    """20 ms; the fastest of several counts. None of them is in memory, as after a restart."""
+    """20 ms of this process; the fastest of several counts. None of them is in memory, as after a restart."""
     many = fill(server.service.table.store, 10_000)
     seen: list[str] = []
     page = server.client.get("/jobs", params={"limit": 100, "after": many[-1]}).json()
@@ -73,9 +73,9 @@ def test_ten_thousand_jobs_are_listed_at_once(server: Running) -> None:
     for query in ({}, {"after": many[5000]}):
         times = []
         for _ in range(15):
-            began = time.thread_time()
+            began = time.process_time()
             assert server.client.get("/jobs", params=query).status_code == 200
-            times.append(time.thread_time() - began)
+            times.append(time.process_time() - began)
         assert min(times) < 0.020, (query, sorted(times))
     with server.service.table.store.writing() as connection:
         job_rows.remove(connection, many)
