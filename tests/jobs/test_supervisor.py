@@ -164,6 +164,21 @@ def test_a_frozen_process_is_noticed_even_when_idle(tmp_path: Path) -> None:
         found.status(EngineStatus.READY)
 
 
+def test_questions_do_not_hold_up_who_is_to_notice_a_frozen_process(tmp_path: Path) -> None:
+    with bench(tmp_path, heartbeat=4.0) as found:
+        found.status(EngineStatus.READY)
+        pid = found.supervisor.pid
+        assert pid is not None
+        os.kill(pid, signal.SIGSTOP)
+        # Together more than the pipe holds; none gets an answer.
+        spec = replace(found.spec("y"), prompt="x" * 28_000)
+        for _ in range(20):
+            with pytest.raises(NotReady):
+                found.supervisor.estimate(spec, 0.01)
+        found.status(EngineStatus.RESTARTING)
+        assert is_gone(pid)
+
+
 def test_beyond_the_budget_it_is_dead_and_waiting_jobs_fail(tmp_path: Path) -> None:
     with bench(tmp_path, restarts=1) as found:
         jobs = [found.add("die_at=sampling"), found.add("die_at=sampling"), found.add("x")]
