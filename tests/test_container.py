@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import ssl
 import subprocess
 import sys
 import threading
@@ -140,9 +141,36 @@ def test_the_health_check_tells_ready_from_the_rest(status: int | None, code: in
             server.shutdown()
             server.server_close()
         command = [sys.executable, *health_command(DOCKERFILE)[1:]]
-        environment = {**os.environ, "H3_PORT": str(port)}
+        # Docker hands its own proxies on to what it runs.
+        environment = {**os.environ, "H3_PORT": str(port), "http_proxy": "http://127.0.0.1:1"}
         found = subprocess.run(command, env=environment, capture_output=True, timeout=120)
         if status is not None:
             server.shutdown()
         thread.join()
     assert found.returncode == code and asked == (["/ready"] if status else [])
+
+
+def test_the_health_check_speaks_tls_where_the_server_does(tmp_path: Path) -> None:
+    cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
+    make = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    make += ["-subj", "/CN=h3.example", "-keyout", str(key), "-out", str(cert)]
+    subprocess.run(make, check=True, capture_output=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(cert, key)
+    with HTTPServer(("127.0.0.1", 0), Ready) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.handle_request)
+        thread.start()
+        command = [sys.executable, *health_command(DOCKERFILE)[1:]]
+        environment = {**os.environ, "H3_PORT": str(server.server_port), "H3_TLS_CERT": str(cert)}
+        assert subprocess.run(command, env=environment, capture_output=True, timeout=120).returncode == 0
+        thread.join()
+
+
+class Ready(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
