@@ -114,14 +114,14 @@ class Admission:
             asked = self._asked(job_id, delivery, facts, owner)
             estimate = self._engines.estimate(asked.spec)
             needed = disk.needed_bytes(asked.spec)
-            refusal = self._refusal(asked, estimate, needed)
+            refusal = self._refusal(asked, estimate, needed, owner)
             return Outlook(asked.spec, estimate, needed, asked.warnings, asked.body.priority, refusal)
         finally:
             self._folders.forget(job_id)
 
     def _queued(self, asked: _Asked, facts: EngineFacts, owner: str, order: Order) -> Job:
         spec = asked.spec
-        with self._queue.promise_outputs(outputs_of(spec), spec.overwrite):
+        with self._queue.promise_outputs(outputs_of(spec), spec.overwrite, owner):
             estimate = self._estimated(spec)
             if estimate is not None:
                 _require_memory(estimate)
@@ -146,10 +146,10 @@ class Admission:
             log.warning("estimate_failed", job_id=spec.job_id, reason=error.message)
             return None
 
-    def _refusal(self, asked: _Asked, estimate: Estimate, needed: int) -> H3Error | None:
+    def _refusal(self, asked: _Asked, estimate: Estimate, needed: int, owner: str) -> H3Error | None:
         """The first thing that would keep it out of the line."""
         try:
-            with self._queue.promise_outputs(outputs_of(asked.spec), asked.spec.overwrite):
+            with self._queue.promise_outputs(outputs_of(asked.spec), asked.spec.overwrite, owner):
                 pass
             _require_memory(estimate)
             disk.require(needed, self._folders.free_bytes(), self._settings.disk_floor_bytes)

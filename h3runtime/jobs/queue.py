@@ -60,9 +60,12 @@ class JobQueue(Course):
             if len(self._line) + len(self._coming) >= self.limit + (self._running is None):
                 raise QueueFull(f"{self.limit} jobs are waiting already")
 
-    def promise_outputs(self, outputs: frozenset[Path], overwrite: bool) -> AbstractContextManager[None]:
-        """Hold names while a request is being admitted. `OutputExists` if a file, a live job or a request has one."""
-        return self._names.promise(outputs, overwrite)
+    def promise_outputs(
+        self, outputs: frozenset[Path], overwrite: bool, owner: str | None = None
+    ) -> AbstractContextManager[None]:
+        """Hold names while a request is being admitted. `OutputExists` if a file, a live job or a request has one;
+        with `overwrite`, if another than `owner` has the clip."""
+        return self._names.promise(outputs, overwrite, owner)
 
     def admit(
         self,

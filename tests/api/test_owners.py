@@ -83,3 +83,15 @@ def test_keys_of_requests_are_ones_own(shared: Running) -> None:
     assert second.json()["id"] != first
     again = ask(shared, "anna", "POST", "/generate", json=SMALL, headers=headers)
     assert again.json()["id"] == first
+
+
+def test_nobody_overwrites_the_clip_of_another(shared: Running) -> None:
+    body = {**SMALL, "output": "annas.mp4"}
+    made = ask(shared, "anna", "POST", "/generate", json=body).json()
+    for path in ("/generate", "/estimate"):
+        answer = ask(shared, "bert", "POST", path, json={**body, "overwrite": True})
+        told = answer.json() if path == "/generate" else answer.json()["reason"]
+        assert told["code"] == "output_exists" and made["id"] not in answer.text
+    assert ask(shared, "anna", "GET", made["url"]).status_code == 200
+    again = ask(shared, "anna", "POST", "/generate", json={**body, "overwrite": True})
+    assert again.json()["status"] == "succeeded"
