@@ -115,10 +115,10 @@ def at_step(engine: ResidentEngine, step: int, change: Callable[..., Any]) -> Ca
 def as_before(engine: ResidentEngine, make_spec: MakeSpec) -> Iterator[GenerateSpec]:
     """A request to spoil; afterwards a sound one gives the file that it gave before, and no scraps are left."""
     engine.conditioner.cache.clear()
-    sound = generate(engine, make_spec("before"))
-    spoilt = make_spec("spoilt", steps=5)
+    sound = generate(engine, make_spec("before", frames=5))
+    spoilt = make_spec("spoilt", frames=5, steps=5)
     yield spoilt
-    assert generate(engine, make_spec("after")).sha256 == sound.sha256
+    assert generate(engine, make_spec("after", frames=5)).sha256 == sound.sha256
     assert sorted(path.name for path in spoilt.scratch.iterdir()) == ["after.mp4", "before.mp4"]
 
 
