@@ -33,6 +33,7 @@ from h3runtime.engine.decode import DecodeJob, decode
 from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.latents_file import latents_path
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.engine.sampling import Sampler
 from h3runtime.errors import (
     DegenerateOutput,
     EngineDead,
@@ -268,7 +269,7 @@ def test_a_constant_sound_fails_with_real_weights_and_warns_with_made_up_ones(
 
 
 def test_a_latent_that_stands_still_fails_with_real_weights(engine: ResidentEngine, as_before: GenerateSpec) -> None:
-    sample = engine._sample
+    sample = Sampler.sample
 
     def still(*given: Any, **named: Any) -> Latents:
         latents = sample(*given, **named)
@@ -276,7 +277,7 @@ def test_a_latent_that_stands_still_fails_with_real_weights(engine: ResidentEngi
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "models", as_if_real(engine))
-        patch.setattr(engine, "_sample", still)
+        patch.setattr(Sampler, "sample", still)
         assert end(engine, as_before) == ("degenerate_output", "sampling")
 
 
