@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+import signal
+from typing import Any, NoReturn
 
 from h3runtime.settings import add_flags, resolve
 
@@ -19,6 +20,13 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    # Until the server has its own handler there is nothing to drain: a stop in these seconds ends well all the same.
+    signal.signal(signal.SIGTERM, _leave)
+
     from h3runtime.api.serve import serve
 
     return serve(resolve(vars(arguments), arguments.config))
+
+
+def _leave(_signal: int, _frame: object) -> NoReturn:
+    raise SystemExit(0)

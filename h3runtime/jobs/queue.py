@@ -53,6 +53,7 @@ class JobQueue(Course):
 
     def check_room(self) -> None:
         """Raise what `admit` would raise for want of room, before any work is done for the request."""
+        self.table.store.require_in_place()
         with self._changed:
             if self._closed:
                 raise Draining("the server is shutting down and takes no new jobs")

@@ -41,6 +41,7 @@ class JobStore:
         self.path = path
         self._writing = threading.RLock()
         self._writer = _open(path) if path else _connect(":memory:")
+        self._identity = _identity(path)
         if path is None:
             _migrate(self._writer)
         # What is in memory has one connection, and so one lock.
@@ -48,6 +49,11 @@ class JobStore:
         self._reading = threading.RLock() if path else self._writing
         # Whoever forgets a store closes it.
         weakref.finalize(self, _close, self._reader, self._writer)
+
+    def require_in_place(self) -> None:
+        """`NotReady` if the file is no longer the one that was opened: what is written would go with the process."""
+        if _identity(self.path) != self._identity:
+            raise NotReady("the record of jobs was removed or replaced while the server ran; it must be started again")
 
     @contextmanager
     def writing(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
@@ -122,6 +128,15 @@ def _is_full(path: Path | None, error: BaseException) -> bool:
 def _close(*connections: sqlite3.Connection) -> None:
     for connection in connections:
         connection.close()
+
+
+def _identity(path: Path | None) -> tuple[int, int] | None:
+    """What tells the file of this name from another one; None for no file."""
+    try:
+        found = None if path is None else path.stat()
+    except OSError:
+        return None
+    return None if found is None else (found.st_dev, found.st_ino)
 
 
 def _open(path: Path) -> sqlite3.Connection:

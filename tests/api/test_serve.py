@@ -198,6 +198,18 @@ def test_a_drain_that_hangs_ends_in_time_all_the_same(tmp_path: Path) -> None:
     server.wait_event("ended_late")
 
 
+def test_a_stop_before_anything_is_there_ends_well(tmp_path: Path) -> None:
+    """While the command still imports what it serves with, which is the first thing that it does."""
+    stops = "class Stop:\n def find_spec(self, name, *_):\n"
+    stops += "  if name == 'h3runtime.api.serve': os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)\n"
+    runs = f"sys.exit(main(['serve', '--data-dir', {str(tmp_path)!r}]))"
+    begins = "import os, signal, sys, time\nfrom h3runtime.__main__ import main\n"
+    code = f"{begins}{stops}\nsys.meta_path.insert(0, Stop())\n{runs}"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert not (tmp_path / "lock").exists()
+
+
 def test_a_keys_file_that_cannot_be_used_ends_the_start(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("nonsense")
     settings = Settings(data_dir=tmp_path / "data", api_keys_file=tmp_path / "keys", port=0)

@@ -212,3 +212,15 @@ def test_ten_thousand_rows_are_listed_in_no_time(tmp_path: Path) -> None:
         # Measured 1.1 ms for 20 and 6.5 ms for 100 on a busy machine; kept=0, so all of it comes from the file.
         assert min(took) < 0.02
     table.close()
+
+
+def test_a_record_that_was_taken_away_takes_no_more_jobs(tmp_path: Path) -> None:
+    """Writing would go on, into a file that is gone with the process."""
+    store = JobStore(tmp_path / "jobs.sqlite3")
+    store.require_in_place()
+    (tmp_path / "jobs.sqlite3").rename(tmp_path / "away")
+    with pytest.raises(NotReady, match="removed or replaced"):
+        store.require_in_place()
+    (tmp_path / "jobs.sqlite3").touch()
+    with pytest.raises(NotReady, match="removed or replaced"):
+        store.require_in_place()
