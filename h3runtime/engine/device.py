@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from h3runtime.engine.faults import trim_heap
+from h3runtime.engine.heap import trim
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.observe import memory
 
@@ -52,7 +52,7 @@ class PeakMeter:
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
             # glibc keeps what it is given back, in pieces that the next stage can't use: peaks would add up.
-            trim_heap()
+            trim()
             memory.reset_peak()
 
     def end(self, stage: str) -> None:

@@ -10,14 +10,13 @@ PyTorch tells the same fact in several classes: full device memory is `OutOfMemo
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import gc
 import re
-from contextlib import suppress
 
 import torch
 
+from h3runtime.engine.heap import trim
 from h3runtime.errors import EngineDead, JobError, OutOfMemory
 
 HOST_FULL = (
@@ -65,19 +64,13 @@ def give_back(device: torch.device) -> None:
     Not to be called while an exception is being handled: it holds the tensors of every frame it passed.
     """
     gc.collect()
-    trim_heap()
+    trim()
     if device.type != "cuda":
         return
     try:
         torch.cuda.empty_cache()
     except RuntimeError as error:
         raise EngineDead(f"the device failed: {_first_line(error)}") from error
-
-
-def trim_heap() -> None:
-    """What has been freed goes back to the system; glibc keeps it otherwise, in pieces too small for the next job."""
-    with suppress(AttributeError, OSError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _says(error: Exception, patterns: tuple[str, ...]) -> bool:

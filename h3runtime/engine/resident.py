@@ -44,7 +44,8 @@ from h3runtime.engine.device import DeviceChoice, PeakMeter, choose_device, memo
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.estimating import Estimator
 from h3runtime.engine.extras import Extras
-from h3runtime.engine.faults import give_back, job_error_of, trim_heap
+from h3runtime.engine.faults import give_back, job_error_of
+from h3runtime.engine.heap import map_large_blocks, trim
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
 from h3runtime.engine.memory_estimate import MemoryEstimate
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
@@ -91,6 +92,8 @@ class ResidentEngine:
         self.settings = settings
         self.place: DeviceChoice = choose_device(settings.device)
         self.device = self.place.device
+        if self.device.type == "cpu":
+            map_large_blocks()
         self.attention, self.attention_why = choose_attention(settings.attention, self.device)
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
         self.tool: FFmpeg = find_ffmpeg()
@@ -167,7 +170,7 @@ class ResidentEngine:
     def _settle(self) -> None:
         """A process keeps some of what its requests made it load and compile: on the CPU the next one comes on top."""
         if self.device.type == "cpu":
-            trim_heap()
+            trim()
             self.estimator.begin()
 
     def _generate(self, spec: GenerateSpec, run: Run) -> Clip:

@@ -70,8 +70,7 @@ def test_memory_does_not_follow_the_length_of_a_reference(engine, make_spec, lon
     growth(SHORT)
     samples = (LONG - SHORT) // 12 * FRAME_BYTES
     held = (LONG - SHORT) * FRAME_BYTES
-    # Twice the samples are there for a moment, as pieces and as one; the rest is room that the allocator leaves.
-    assert growth(LONG) - growth(SHORT) < 3 * samples < held / 3
+    assert growth(LONG) - growth(SHORT) < 2 * samples < held / 5
 
 
 @pytest.mark.usefixtures("quick")
