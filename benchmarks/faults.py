@@ -64,7 +64,9 @@ def _tell(family: str, number: int, outcome: Outcome) -> None:
         told |= {"findings": str(outcome.findings), "error": outcome.error[-TOLD:]}
     if outcome.skipped:
         told["skipped"] = outcome.skipped
-    print(json.dumps(told), flush=True)
+    # One write: families run side by side, and a line of one must not begin in another's.
+    sys.stdout.write(json.dumps(told) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
