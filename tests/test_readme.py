@@ -22,5 +22,6 @@ def test_the_quick_start_ends_in_a_clip() -> None:
 
 def test_the_test_command_is_complete() -> None:
     assert first_fenced_block("Tests") == (
-        "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[test]' && .venv/bin/pytest"
+        "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[test]' "
+        "&& .venv/bin/pytest -n 2 --dist loadfile"
     )
