@@ -36,7 +36,7 @@ from h3runtime.engine.load import Models, Vaes
 from h3runtime.engine.resident import COMPUTE_DTYPE, ResidentEngine
 from h3runtime.quant.slices import round_up
 from h3runtime.quant.stored import Nvfp4Weight
-from h3runtime.settings import Settings
+from h3runtime.settings import resolve
 from h3runtime.vae.audio_config import AudioVaeConfig
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_config import VideoVaeConfig
@@ -52,7 +52,7 @@ QUANTISED = ("blocks", "model.layers")
 
 def zero_engine(device: str, layout: Layout, data_dir: Path, *, tiny: bool = False) -> ResidentEngine:
     """Ready to generate; both partitions are one and the same transformer. Nothing has been run yet."""
-    engine = ResidentEngine(Settings(device=device, data_dir=data_dir), profile_memory=True)
+    engine = ResidentEngine(resolve({"device": device, "data_dir": data_dir}), profile_memory=True)
     sizes = TINY if tiny else FULL
     maker = _Maker(engine.device, layout)
     dit = maker.made("transformer", lambda: _dit(sizes), COMPUTE_DTYPE)
