@@ -13,8 +13,8 @@ from contextlib import suppress
 M_MMAP_THRESHOLD = -3
 """malloc.h of glibc."""
 MAPPED_BYTES = 16 * 2**20
-"""Blocks from here on are mapped by themselves and given back at once. A sound of five seconds takes a third longer,
-for pages that the system hands out anew; from 1 MiB on it took 2 to 5 times as long (LOG.md)."""
+"""Blocks from here on are mapped by themselves and given back at once. A clip of five seconds takes up to a third
+longer, for pages that the system hands out anew; from 1 MiB on it took 2 to 5 times as long (LOG.md)."""
 
 
 def map_large_blocks() -> None:

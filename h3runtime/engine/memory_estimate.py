@@ -44,7 +44,7 @@ from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
 from h3runtime.vae.tiling import Tiling
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
 
-SETTLING = 12 * 2**20
+SETTLING = 24 * 2**20
 """Bytes that a process keeps after its first requests: code that oneDNN made for their shapes, libraries. 5 to 60 MiB
 were measured."""
 
