@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -28,28 +29,62 @@ PLUCK_SECONDS: Final = 0.13
 """In which a pluck falls to 1/e."""
 ENVELOPE_RATE: Final = 400
 """Envelopes and pans are computed at this rate and interpolated."""
+TONES: Final = tuple((shape, timbre) for shape in PITCHES for timbre in TIMBRES)
 
 
-def sound(
-    scenes: Sequence[Scene], frames: int, device: torch.device | str = "cpu", *, aspect: float = 1.0
-) -> torch.Tensor:
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Tones played together: `clips` [n] they belong to, gains [n, 2, m] over the whole clip at `ENVELOPE_RATE`, tones
+    [n] into `TONES`."""
+
+    clips: NDArray[np.int64]
+    gains: NDArray[np.float32]
+    tones: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Score:
+    """Everything that `play` needs of B scenes, as arrays; silent scenes are in no part."""
+
+    clips: int
+    samples: int
+    parts: tuple[Part, ...]
+
+
+def sound(scenes: Sequence[Scene], frames: int, device: torch.device | str = "cpu") -> torch.Tensor:
     """Samples float32 [B, 2, 800 A] of the scenes."""
-    count = audio_latents(frames) * SAMPLES_PER_LATENT
-    out = torch.zeros(len(scenes), 2, count, device=device)
-    time = torch.arange(count, device=device, dtype=torch.float64) / SAMPLE_RATE
-    tones = {(p, name): _tone(time, p, name) for p in PITCHES.values() for name in TIMBRES}
+    return play(compose(scenes, frames), device)
+
+
+def compose(scenes: Sequence[Scene], frames: int) -> Score:
+    """Who sounds when and how loud: plain arrays, which another process may make ahead of time."""
+    samples = audio_latents(frames) * SAMPLES_PER_LATENT
+    parts = []
     for index in range(max(len(scene.actors) for scene in scenes)):
-        at = [i for i, scene in enumerate(scenes) if scene.sound and len(scene.actors) > index]
-        if not at:
-            continue
-        actors = [scenes[i].actors[index] for i in at]
-        gains = np.stack([_gains(a, track(a, frames, aspect), count) for a in actors])
-        levels = torch.tensor([LOUDNESS / len(scenes[i].actors) for i in at], device=device).view(-1, 1, 1)
-        smooth = torch.nn.functional.interpolate(
-            torch.tensor(gains, dtype=torch.float32, device=device), size=count, mode="linear", align_corners=True
-        )
-        tone = torch.stack([tones[PITCHES[a.shape], scenes[i].timbre] for i, a in zip(at, actors, strict=True)])
-        out[at] += smooth * levels * tone.unsqueeze(1)
+        clips = [i for i, scene in enumerate(scenes) if scene.sound and len(scene.actors) > index]
+        if clips:
+            parts.append(_part(scenes, clips, index, frames, samples))
+    return Score(len(scenes), samples, tuple(parts))
+
+
+def _part(scenes: Sequence[Scene], clips: Sequence[int], index: int, frames: int, samples: int) -> Part:
+    actors = [scenes[i].actors[index] for i in clips]
+    levels = np.array([LOUDNESS / len(scenes[i].actors) for i in clips]).reshape(-1, 1, 1)
+    gains = np.stack([_gains(a, track(a, frames), samples) for a in actors]) * levels
+    tones = [TONES.index((a.shape, scenes[i].timbre)) for a, i in zip(actors, clips, strict=True)]
+    return Part(np.array(clips, np.int64), gains.astype(np.float32), np.array(tones, np.int64))
+
+
+def play(score: Score, device: torch.device | str = "cpu") -> torch.Tensor:
+    """Samples float32 [B, 2, 800 A] of a score."""
+    out = torch.zeros(score.clips, 2, score.samples, device=device)
+    time = torch.arange(score.samples, device=device, dtype=torch.float64) / SAMPLE_RATE
+    tones = torch.stack([_tone(time, PITCHES[shape], timbre) for shape, timbre in TONES])
+    for part in score.parts:
+        gains = torch.from_numpy(part.gains).to(device)
+        smooth = torch.nn.functional.interpolate(gains, size=score.samples, mode="linear", align_corners=True)
+        played = smooth * tones[torch.from_numpy(part.tones).to(device)].unsqueeze(1)
+        out.index_add_(0, torch.from_numpy(part.clips).to(device), played)
     return out
 
 

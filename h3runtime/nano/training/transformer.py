@@ -1,0 +1,254 @@
+"""The DiT for training: many sequences of one layout at once, differentiable, on the parameters of the runtime's `Dit`.
+
+The runtime's forward works in place on one sequence and makes its modulation ahead of the loop; this one does the same
+arithmetic out of place for a batch, and a test holds the two together. Computes in bf16 under autocast, or in fp32.
+
+    text hidden [B, L, text_dim]; visual conditions [B, n, 96], audio conditions [B, m, 32], in packed order;
+    noisy target rows [B, 2A, 32] and [B, V, 96]; base b [B] -> what the network predicts, u = x0 - noise, of both
+
+One base serves both streams: sigma_video = S_12(b), sigma_audio = S_3(b) (dit-contract §5.1). Fed by `joint`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, cast
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from h3runtime.core import Modality, PackedLayout, SegmentKind
+from h3runtime.denoiser.blocks import Attention, Block, Mlp, RmsNorm
+from h3runtime.denoiser.config import BLOCK_VECTORS, FINAL_VECTORS, MODALITIES
+from h3runtime.denoiser.dit import Dit
+from h3runtime.denoiser.modulation import curve
+from h3runtime.denoiser.refiner import RefinerBlock
+from h3runtime.denoiser.schedule import AUDIO_LEVEL, VISUAL_LEVEL, shift_base
+from h3runtime.denoiser.timeline import runs
+
+SHIFT: Final = 12.0
+AUDIO_SHIFT: Final = 3.0
+RANK: Final = 8
+GRID: Final = 1025
+AUDIO_KINDS: Final = (SegmentKind.AUDIO, SegmentKind.COND_AUDIO, SegmentKind.REF_AUDIO)
+VISUAL_CONDITIONS: Final = (SegmentKind.COND, SegmentKind.REF_IMAGE)
+
+
+def curve_table() -> torch.Tensor:
+    """The fixed `adaln_t_table` of h3-nano, fp32 [1025, 8]: cosines of the base that t stands for.
+
+    t = 1 - sigma crowds near 0 at shift 12; in the base u = 1 - b the noise levels are even, so cos(k pi u), k = 0..7,
+    resolve them all alike.
+    """
+    t = torch.linspace(0, 1, GRID, dtype=torch.float64)
+    sigma = 1 - t
+    u = 1 - sigma / (sigma * (1 - SHIFT) + SHIFT)
+    return torch.cos(math.pi * u.unsqueeze(1) * torch.arange(RANK, dtype=torch.float64)).float()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows:
+    """A layout as the batch needs it, on the device.
+
+    kinds [K]: (which of the four timesteps, modality) of each modulation that occurs; select [S, K] one-hot: which of
+    them a packed row reads. cos, sin fp32 [S, 48]. order: the segments as (kind, start, stop).
+    """
+
+    kinds: tuple[tuple[int, int], ...]
+    select: torch.Tensor
+    cos: torch.Tensor
+    sin: torch.Tensor
+    order: tuple[tuple[SegmentKind, int, int], ...]
+
+
+def rows_of(layout: PackedLayout, dit: Dit) -> Rows:
+    """What `predict` needs of a layout."""
+    device = dit.device
+    found = [(_clock_of(run.kind), run.modality, run.start, run.stop) for run in runs(layout)]
+    kinds = tuple(sorted({(clock, modality) for clock, modality, _, _ in found}))
+    select = torch.zeros(layout.rows, len(kinds))
+    for clock, modality, start, stop in found:
+        select[start:stop, kinds.index((clock, modality))] = 1
+    cos, sin = dit.rope(layout.position_ids, torch.float32)
+    order = tuple((s.kind, s.start, s.stop) for s in layout.segments)
+    return Rows(kinds, select.to(device), cos, sin, order)
+
+
+def _clock_of(kind: SegmentKind) -> int:
+    """0: the video's timestep, 1: the audio's, 2: visual conditions', 3: audio conditions' (dit-contract §5.7)."""
+    if kind in VISUAL_CONDITIONS:
+        return 2
+    if kind is SegmentKind.AUDIO:
+        return 1
+    return 3 if kind in AUDIO_KINDS else 0
+
+
+def sigmas_of(base: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Sigmas of the video and of the audio at base b [B]."""
+    return shift_base(base, SHIFT), shift_base(base, AUDIO_SHIFT)
+
+
+def clocks(base: torch.Tensor) -> torch.Tensor:
+    """The four timesteps [B, 4] at base b [B]."""
+    video, audio = (1 - sigma for sigma in sigmas_of(base))
+    return torch.stack([video, audio, video.clamp(min=VISUAL_LEVEL), audio.clamp(min=AUDIO_LEVEL)], 1)
+
+
+def refine(dit: Dit, hidden: torch.Tensor) -> torch.Tensor:
+    """Encoder output [B, L, text_dim] -> text rows [B, L, hidden]."""
+    x = dit.condition_proj(hidden)
+    for block in dit.token_refiner.blocks:
+        refiner = cast(RefinerBlock, block)
+        x = x + _attention(refiner.attn, _norm(refiner.norm1, x), None)
+        x = x + _mlp(refiner.mlp, _norm(refiner.norm2, x))
+    return _norm(dit.token_refiner.final_norm, x)
+
+
+def predict(
+    dit: Dit,
+    rows: Rows,
+    text: torch.Tensor,
+    visual: torch.Tensor | None,
+    audible: torch.Tensor | None,
+    audio: torch.Tensor,
+    video: torch.Tensor,
+    base: torch.Tensor,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """u of the audio rows [B, 2A, 32] and of the video rows [B, V, 96], fp32; `text` comes from `refine`."""
+    h = _sequence(dit, rows, text, visual, audible, audio, video)
+    times = clocks(base)
+    e = curve(dit.adaln_t_table, times.flatten()).view(*times.shape, -1)
+    rotary = rows.cos.to(h.dtype), rows.sin.to(h.dtype)
+    select = rows.select.to(h.dtype)
+    for module in dit.blocks:
+        block = cast(Block, module)
+        shift1, scale1, gate1, shift2, scale2, gate2 = _vectors(block.adaln_proj.linear, e, rows, select)
+        h = h + gate1 * _attention(block.attn, _norm(block.norm1, h) * (1 + scale1) + shift1, rotary)
+        h = h + gate2 * _mlp(block.mlp, _norm(block.norm2, h) * (1 + scale2) + shift2)
+    (_, a, b), (_, c, d) = rows.order[-2:]
+    return _head(dit, dit.final_layer.audio_out, h[:, a:b], e[:, 1]), _head(
+        dit, dit.final_layer.video_out, h[:, c:d], e[:, 0]
+    )
+
+
+def _sequence(
+    dit: Dit,
+    rows: Rows,
+    text: torch.Tensor,
+    visual: torch.Tensor | None,
+    audible: torch.Tensor | None,
+    audio: torch.Tensor,
+    video: torch.Tensor,
+) -> torch.Tensor:
+    """[B, S, hidden]: conditions are given per modality and laid out in packed order."""
+    parts, seen, heard = [text], 0, 0
+    for kind, start, stop in rows.order[1:-2]:
+        count = stop - start
+        if kind in AUDIO_KINDS:
+            assert audible is not None
+            parts.append(dit.audio_patch_proj(audible[:, heard : heard + count]))
+            heard += count
+        else:
+            assert visual is not None
+            parts.append(dit.video_patch_proj(visual[:, seen : seen + count]))
+            seen += count
+    parts += [dit.audio_patch_proj(audio), dit.video_patch_proj(video)]
+    return torch.cat([part.to(text.dtype) for part in parts], 1)
+
+
+def _vectors(linear: nn.Linear, e: torch.Tensor, rows: Rows, select: torch.Tensor) -> Sequence[torch.Tensor]:
+    """Six modulation vectors per packed row, [B, S, hidden] each: e [B, 4, rank] through each kind's own rows."""
+    weight = linear.weight.float().view(MODALITIES, -1, linear.in_features)
+    bias = linear.bias.float().view(MODALITIES, -1)
+    with torch.autocast(e.device.type, enabled=False):
+        made = [F.linear(e[:, clock], weight[modality], bias[modality]) for clock, modality in rows.kinds]
+    return torch.matmul(select, torch.stack(made, 1).to(select.dtype)).chunk(BLOCK_VECTORS, -1)
+
+
+def _head(dit: Dit, head: nn.Module, h: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
+    final = dit.final_layer
+    with torch.autocast(e.device.type, enabled=False):
+        shift, scale = final.adaln_proj.linear(e).unsqueeze(1).chunk(FINAL_VECTORS, -1)
+        y = _norm(final.norm, h).float() * (1 + scale) + shift
+        out: torch.Tensor = head(y, None)
+        return out
+
+
+def _norm(norm: RmsNorm, x: torch.Tensor) -> torch.Tensor:
+    return F.rms_norm(x, norm.weight.shape, norm.weight.to(x.dtype), norm.eps)
+
+
+def _attention(attention: Attention, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
+    q, k, v = attention.qkv_proj(x).unflatten(-1, (3, attention.heads, attention.head_dim)).unbind(2)
+    q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
+    if rotary is not None:
+        q, k = _rotate(q, *rotary), _rotate(k, *rotary)
+    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+    projected: torch.Tensor = attention.out_proj(out.transpose(1, 2).flatten(2))
+    return projected
+
+
+def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """x [B, S, H, D]; cos, sin [S, n]: pairs (j, j + n), the rest passes (dit-contract §3.1)."""
+    half = cos.shape[-1]
+    cos, sin = cos.unsqueeze(1).to(x.dtype), sin.unsqueeze(1).to(x.dtype)
+    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
+
+
+def _mlp(mlp: Mlp, x: torch.Tensor) -> torch.Tensor:
+    gate, value = mlp.fc1(x).chunk(2, -1)
+    projected: torch.Tensor = mlp.fc2(F.silu(gate) * value)
+    return projected
+
+
+def patchify(video: torch.Tensor) -> torch.Tensor:
+    """[B, C, T, h, w] -> rows [B, T h/2 w/2, 4 C] (c, ph, pw), as the runtime's for one."""
+    b, c, t, h, w = video.shape
+    grid = video.reshape(b, c, t, h // 2, 2, w // 2, 2)
+    return grid.permute(0, 2, 3, 5, 1, 4, 6).reshape(b, t * (h // 2) * (w // 2), 4 * c)
+
+
+def unpatchify(rows: torch.Tensor, frames: int, height: int, width: int) -> torch.Tensor:
+    """rows [B, T h/2 w/2, 4 C] -> [B, C, T, h, w]."""
+    grid = rows.reshape(rows.shape[0], frames, height // 2, width // 2, -1, 2, 2)
+    return grid.permute(0, 4, 1, 2, 5, 3, 6).reshape(rows.shape[0], -1, frames, height, width)
+
+
+def audio_rows(audio: torch.Tensor) -> torch.Tensor:
+    """[B, C, 2, A] -> rows [B, 2 A, C], the left channel first."""
+    return audio.flatten(2).transpose(1, 2)
+
+
+def audio_latent(rows: torch.Tensor) -> torch.Tensor:
+    """rows [B, 2 A, C] -> [B, C, 2, A]."""
+    return rows.transpose(1, 2).reshape(rows.shape[0], rows.shape[2], 2, -1)
+
+
+def initialise(dit: Dit, seed: int) -> None:
+    """Weights to begin with: linears by their fan-in, the last of each residual branch small, gates nearly shut."""
+    generator = torch.Generator().manual_seed(seed)
+    dit.adaln_t_table.copy_(curve_table())
+    dit.rope.inv_freq.copy_(10000.0 ** (-torch.arange(dit.config.rope_freqs, dtype=torch.float64) / 16))
+    depth = 2 * dit.config.layers
+    for name, value in dit.named_parameters():
+        if value.ndim == 1:
+            value.data.fill_(1.0 if "norm" in name else 0.0)
+            continue
+        std = value.shape[1] ** -0.5
+        if name.endswith(("out_proj.weight", "fc2.weight")):
+            std *= depth**-0.5
+        if "adaln" in name or name.startswith("final_layer"):
+            std = 0.0
+        value.data.copy_(torch.randn(value.shape, generator=generator) * std)
+    for block in dit.blocks:
+        gates = cast(Block, block).adaln_proj.linear.bias.data.view(MODALITIES, BLOCK_VECTORS, -1)
+        gates[:, [2, 5]] = GATE
+
+
+GATE: Final = 0.5
+"""What the gates begin at: open enough for gradients to reach the blocks from the first step on."""
+assert set(Modality) == set(range(MODALITIES))
