@@ -9,7 +9,9 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Collection
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,8 @@ from h3runtime.cli.generation.chain_result import chain_facts
 from h3runtime.cli.generation.entries import Asked, asked_of
 from h3runtime.cli.generation.flags import add_request_flags
 from h3runtime.cli.generation.judging import Ruling, judge_backends, rule_on
-from h3runtime.cli.generation.scratch import scratch_folder
+from h3runtime.cli.generation.scratch import remove, scratch_folder
+from h3runtime.cli.generation.sheets import require_free, with_sheets
 from h3runtime.cli.options import (
     add_encoder_flags,
     add_run_flags,
@@ -34,7 +37,7 @@ from h3runtime.cli.progress import ProgressBar
 from h3runtime.cli.report import print_result
 from h3runtime.cli.result import clip_facts
 from h3runtime.cli.stopping import Stopping
-from h3runtime.core import Container, EncodeSettings, Engine, GenerateSpec
+from h3runtime.core import Container, EncodeSettings, Engine, GenerateSpec, variant_path
 from h3runtime.errors import Offence, invalid
 from h3runtime.jobs.outputs import outputs_of
 from h3runtime.media.ffmpeg import find_ffmpeg
@@ -68,6 +71,12 @@ def add_parser(commands: Any) -> None:
     add_encoder_flags(parser)
     add_run_flags(parser)
     parser.add_argument("--profile-memory", action="store_true", help="Peak bytes of every stage in the JSON.")
+    parser.add_argument(
+        "--sheet",
+        action="store_true",
+        help="Also write OUT.png, a contact sheet: the prompt, frames with their times, the waveform. `sheet` in the "
+        "JSON.",
+    )
     add_flags(parser.add_argument_group("settings"), SERVICE_ONLY - READ_HERE)
     parser.set_defaults(run=run)
 
@@ -101,10 +110,14 @@ class _Session:
     stopping: Stopping
     bar: ProgressBar
 
-    def loaded_engine(self, partitions: Collection[str]) -> Engine:
-        """Torch is first imported here: what is wrong with a request is told at once."""
-        from h3runtime.engine.resident import ResidentEngine
+    def loading(self) -> AbstractContextManager[None]:
+        """For imports."""
+        return self.stopping.loading(clean=partial(remove, self.scratch))
 
+    def loaded_engine(self, partitions: Collection[str]) -> Engine:
+        """Torch is first imported now: what is wrong with a request is told at once."""
+        with self.loading():
+            from h3runtime.engine.resident import ResidentEngine
         engine = ResidentEngine(
             self.settings,
             engine_threads(),
@@ -121,11 +134,15 @@ class _Session:
 def _make_clip(asked: Asked, session: _Session) -> dict[str, Any]:
     ruling = rule_on(asked.requests[0], asked.folder, session.scratch / "inputs", session.settings)
     spec = _clip_spec(ruling, session.arguments, session.scratch)
+    if session.arguments.sheet:
+        clips = [variant_path(spec.output, index, spec.n) for index in range(spec.n)]
+        require_free(clips, asked, overwrite=spec.overwrite)
     engine = session.loaded_engine({spec.task.runs_on})
     judge_backends([ruling], engine.facts(), is_chain=False)
     with session.stopping.gently():
         clip = engine.generate(spec, session.bar, session.stopping)
-    return clip_facts(spec, clip, tuple(ruling.judged.verdict.warnings), engine.facts())
+    facts = clip_facts(spec, clip, tuple(ruling.judged.verdict.warnings), engine.facts())
+    return with_sheets(facts, overwrite=spec.overwrite) if session.arguments.sheet else facts
 
 
 def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
@@ -134,10 +151,12 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
     planned = plan_chain(asked.requests, asked.folder, session.scratch, session.settings)
     named = _output(arguments, planned[0].spec, encode.container, None)
     output = output_path(named, encode.container, overwrite=arguments.overwrite)
+    if arguments.sheet:
+        require_free([output], asked, overwrite=arguments.overwrite)
+    with session.loading():
+        from h3runtime.engine.chain import Chain, ChainMaker, Link
     engine = session.loaded_engine({plan.spec.task.runs_on for plan in planned})
     judge_backends([plan.ruling for plan in planned], engine.facts(), is_chain=True)
-    from h3runtime.engine.chain import Chain, ChainMaker, Link
-
     maker = ChainMaker(
         engine,
         find_ffmpeg(),
@@ -152,7 +171,9 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
     began = time.monotonic()
     with session.stopping.gently():
         result = maker.make(Chain(links, output, session.scratch, encode, arguments.overwrite))
-    return chain_facts(planned, result.clips, result.written, engine.facts(), time.monotonic() - began, encode)
+    seconds = time.monotonic() - began
+    facts = chain_facts(planned, result.clips, result.written, engine.facts(), seconds, encode)
+    return with_sheets(facts, overwrite=arguments.overwrite) if arguments.sheet else facts
 
 
 def _clip_spec(ruling: Ruling, arguments: argparse.Namespace, scratch: Path) -> GenerateSpec:

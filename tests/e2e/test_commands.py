@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from h3runtime.cli.demo import STEPS
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
 from tests.e2e.commands import TIMEOUT, run
 
@@ -51,9 +52,12 @@ def test_the_demo_ends_in_a_clip(demo: tuple[subprocess.CompletedProcess[str], P
     facts = json.loads(done.stdout.splitlines()[0])
     clip = probe_clip(folder / "demo.mp4")
     assert (clip.frames, clip.width, clip.height) == (facts["frames"], facts["width"], facts["height"])
-    assert "sampling 8/8" in done.stderr
+    assert f"sampling {STEPS}/{STEPS}" in done.stderr and "h3-nano" in done.stderr
     assert facts["memory"]["peak_video_decode_allocated_bytes"] > 0
-    assert [p.name for p in folder.iterdir()] == ["demo.mp4"]
+    assert sorted(p.name for p in folder.iterdir()) == ["demo.mp4", "demo.png"]
+    assert facts["sheet"] == str(folder / "demo.png")
+    with Image.open(folder / "demo.png") as sheet:
+        assert sheet.format == "PNG" and sheet.width == 1280
 
 
 def test_the_demo_stays_small(demo: tuple[subprocess.CompletedProcess[str], Path]) -> None:
