@@ -42,7 +42,7 @@ class VisionTower(nn.Module):
         """patches fp32 [N, C*2*16*16] -> features [N/4, out_hidden], one such tensor per tap. `poll` runs per block."""
         x = self.patch_embed(patches)
         x += self._positions(grid, x.device)
-        rotary = _axial_angles(grid, self.config.hidden // self.config.heads, x.device)
+        rotary = axial_angles(grid, self.config.hidden // self.config.heads, x.device)
         deepstack = []
         for index, block in enumerate(self.blocks):
             poll()
@@ -58,7 +58,7 @@ class VisionTower(nn.Module):
         With a half-precision table every weight, product and partial sum is rounded to it, in the order floor/floor,
         floor/ceil, ceil/floor, ceil/ceil (conditioning contract §1.7).
         """
-        corners, weights = _table_corners(grid, isqrt(self.config.positions))
+        corners, weights = table_corners(grid, isqrt(self.config.positions))
         mixed: torch.Tensor | None = None
         for corner, weight in zip(corners, weights, strict=True):
             entry = self.pos_embed(corner.to(device))
@@ -205,7 +205,7 @@ def in_merge_order(table: torch.Tensor) -> torch.Tensor:
     return squares.permute(0, 2, 1, 3).reshape(-1)
 
 
-def _table_corners(grid: Grid, side: int) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
+def table_corners(grid: Grid, side: int) -> tuple[tuple[torch.Tensor, ...], tuple[torch.Tensor, ...]]:
     """For each patch its four neighbours in the side x side table (row numbers) and their fp32 weights.
 
     Made on the CPU: `linspace` gives other last bits on other devices.
@@ -223,7 +223,7 @@ def _between_rows(count: int, side: int) -> tuple[torch.Tensor, torch.Tensor, to
     return below, (below + 1).clamp(max=side - 1), points - below
 
 
-def _axial_angles(grid: Grid, head_dim: int, device: torch.device) -> Rotary:
+def axial_angles(grid: Grid, head_dim: int, device: torch.device) -> Rotary:
     """cos, sin fp32 [N, head_dim/2]: a quarter of the head turns with a patch's row, the next with its column."""
     exponents = torch.arange(0, head_dim // 2, 2, dtype=torch.float32) / (head_dim // 2)
     frequencies = 1.0 / ROPE_THETA**exponents
