@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents, TailRequest
 from h3runtime.engine.host_frames import HostChunk, to_host
 from h3runtime.engine.load import Vaes
+from h3runtime.engine.preview import Poster
 from h3runtime.engine.run import Run
 from h3runtime.engine.tail import Tail
 from h3runtime.media import sound
@@ -34,7 +35,7 @@ from h3runtime.vae.tiling import BlendRule
 @dataclass(frozen=True, slots=True)
 class ClipTarget:
     """Where a clip goes and how it is written. `synthetic`: made by made-up weights, so that most checks only warn.
-    tail: what else is kept of it."""
+    tail: what else is kept of it. shown: report its middle frame."""
 
     output: Path
     scratch: Path
@@ -46,6 +47,7 @@ class ClipTarget:
     ffmpeg_loglevel: str = "error"
     on_ffmpeg_line: Callable[[str], None] | None = None
     tail: TailRequest | None = None
+    shown: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,7 @@ def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, r
         found["audio"] = check_audio(waveform, synthetic=target.synthetic)
         refuse(found, "audio_decode")
         delivered = sound.prepare(waveform, shape.frames, target.encode.loudness)
+    poster = Poster(shape.frames) if target.shown else None
     tail = Tail(target.tail, target.scratch, shape, waveform, run.check_stop)
     with _writer(target, shape, delivered, tool, run) as writer, tail:
         with run.stage("video_decode", plan(latents.video.shape[2]).chunks):
@@ -83,6 +86,8 @@ def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, r
                 watch.feed(chunk.pixels, finite=chunk.finite)
                 writer.put(chunk.pixels)
                 tail.put(chunk.pixels)
+                if poster is not None and (png := poster.found_in(chunk.pixels)):
+                    run.show(png)
             found["video"] = watch.result(latent_std=figures["video"].std, synthetic=target.synthetic)
             warnings = refuse(found, "video_decode")
         with run.stage("mux"):

@@ -1,4 +1,5 @@
-"""A cheap look at a clip while it is sampled: the middle latent frame of the present estimate of x0, as a small PNG.
+"""A cheap look at a clip: while it is sampled, the middle latent frame of the present estimate of x0, as a small PNG;
+once it is decoded, its middle frame.
 
     colour  RGB = x W, x the 24 channels of a latent cell and a 1, W [25, 3]. Fitted once to the loaded decoder itself:
             least squares from a small random latent to the mean colour of each cell's pixels. So it needs no numbers
@@ -7,7 +8,8 @@
 
 It must cost nothing: on a device the colours of one small frame are queued behind the step in flight and fetched by an
 event at the next step, so that the host waits for nothing; on the host a picture comes no oftener than every hundredth
-part of the time it takes, and the last step's always. Fed by `sampling`; the PNG goes into `core.Progress`.
+part of the time it takes, and the last step's always. The decoded frame takes a few milliseconds, once, while the
+encoder works. Fed by `sampling` and `clip`; the PNG goes into `core.Progress`.
 """
 
 from __future__ import annotations
@@ -17,7 +19,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from h3runtime.core import PackedLayout
@@ -125,13 +129,32 @@ class Previews:
         return made
 
 
+class Poster:
+    """The middle one of `frames` frames, as a PNG of at most 512 a side: what stays as the look at a finished clip."""
+
+    def __init__(self, frames: int) -> None:
+        self._ahead = frames // 2
+
+    def found_in(self, pixels: NDArray[np.uint8]) -> bytes | None:
+        """The next frames of the clip, uint8 [n, H, W, 3] -> the PNG, if the middle one is among them."""
+        at, self._ahead = self._ahead, self._ahead - len(pixels)
+        if not 0 <= at < len(pixels):
+            return None
+        picture = Image.fromarray(pixels[at])
+        picture.thumbnail((LARGEST_SIDE, LARGEST_SIDE), Image.Resampling.BILINEAR)
+        return _png(picture)
+
+
 def as_png(colours: torch.Tensor) -> bytes:
     """uint8 [h, w, 3] on the host -> a PNG of four pixels a cell, less where that is more than 512."""
     height, width = colours.shape[:2]
     scale = min(PIXELS_PER_CELL, LARGEST_SIDE / max(height, width))
     size = max(1, round(width * scale)), max(1, round(height * scale))
+    return _png(Image.fromarray(colours.numpy()).resize(size, Image.Resampling.BILINEAR))
+
+
+def _png(picture: Image.Image) -> bytes:
     file = io.BytesIO()
-    picture = Image.fromarray(colours.numpy()).resize(size, Image.Resampling.BILINEAR)
     picture.save(file, "PNG", compress_level=FAST_COMPRESSION)
     return file.getvalue()
 

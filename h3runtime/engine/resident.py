@@ -255,6 +255,7 @@ class ResidentEngine:
             ffmpeg_loglevel=self._ffmpeg_loglevel,
             on_ffmpeg_line=self._on_ffmpeg_line,
             tail=spec.tail,
+            shown=self._colours is not None,
         )
 
     def _clip(
@@ -294,6 +295,8 @@ class ResidentEngine:
             found.append(f"the text encoder's file can't tell these sizes, which are assumed: {assumed}")
         if self.models.made_up(task):
             found.append("the loaded checkpoint is made up: it shows that the pipeline works, not what H3 can do")
+        if task is None and (names := dict.fromkeys(part.model for part in self.models.facts if part.model)):
+            found.append(f"{', '.join(names)} is loaded, a trained miniature that knows moving shapes: it is not H3")
         if self.settings.vae_tile_size != TRAINED_TILE:
             size = f"video VAE tiles of {self.settings.vae_tile_size} px"
             found.append(f"{size}: only {TRAINED_TILE} was trained, expect a grid")

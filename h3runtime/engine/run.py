@@ -85,6 +85,10 @@ class Run:
         """So many more steps of the current stage are behind us, of those it was begun with."""
         self.step((self._step or 0) + by, self._steps)
 
+    def show(self, preview: bytes) -> None:
+        """A look at the clip, between two steps."""
+        self._report(self._step or 0, self._steps, preview)
+
     def alive(self) -> None:
         """Nothing new, but it gets on: what watches for silence must know."""
         self._report(self._step or 0, self._steps)

@@ -10,7 +10,8 @@ import torch
 from PIL import Image
 
 from h3runtime.core import Progress
-from h3runtime.engine.preview import ColourMap, Previews, as_png, coarse_latent
+from h3runtime.engine.preview import ColourMap, Poster, Previews, as_png, coarse_latent
+from h3runtime.media.probe import read_frames
 from h3runtime.packing.layout import pack
 from h3runtime.vae.video_pixels import denormalise
 
@@ -49,9 +50,12 @@ def test_a_run_shows_the_middle_of_its_estimate(previewing, make_spec) -> None:
     spec = make_spec(width=96, height=64, steps=4)
     previewing.generate(spec, seen.append, lambda: False)
     shown = [p for p in seen if p.preview]
-    assert {p.stage for p in shown} == {"sampling"} and shown[-1].step == 4
-    assert [p.step for p in shown] == sorted({p.step for p in shown})
-    assert opened(shown[-1].preview).shape == (4 * 4, 4 * 6, 3)
+    assert [p.stage for p in shown] == ["sampling"] * (len(shown) - 1) + ["video_decode"]
+    *sampled, decoded = shown
+    assert sampled[-1].step == 4 and [p.step for p in sampled] == sorted({p.step for p in sampled})
+    assert opened(sampled[-1].preview).shape == (4 * 4, 4 * 6, 3)
+    middle = read_frames(spec.output)[spec.frames // 2].astype(int)
+    assert abs(opened(decoded.preview) - middle).mean() < 6, "measured: 4.1, and 7.7 of the frames beside it"
 
 
 def test_previews_change_nothing(engine, colours, make_spec, monkeypatch) -> None:
@@ -83,6 +87,16 @@ def test_the_middle_frame_is_shown(colours) -> None:
     frame = packed[:VIDEO].view(24, 7, 4, 6)[:, 3]
     made = Previews(colours, LAYOUT, 24, CPU).look(packed, is_last=True)
     assert made == as_png(colours.colours(frame))
+
+
+def test_a_poster_is_the_middle_frame_whatever_the_chunks() -> None:
+    frames = np.random.default_rng(0).integers(0, 256, (39, 8, 12, 3), np.uint8)
+    poster = Poster(39)
+    found = [poster.found_in(frames[begin : begin + 17]) for begin in (0, 17, 34)]
+    assert [png is not None for png in found] == [False, True, False]
+    assert np.array_equal(opened(found[1]), frames[19])
+    large = np.zeros((1, 768, 1344, 3), np.uint8)
+    assert opened(Poster(1).found_in(large)).shape == (293, 512, 3)
 
 
 @pytest.mark.parametrize(("cells", "size"), [((4, 6), (16, 24)), ((48, 84), (192, 336)), ((48, 256), (96, 512))])

@@ -143,7 +143,7 @@ GET_PREVIEW: Described = {
     "operation_id": "get_preview",
     "responses": {
         200: {
-            "description": "A cheap look at the clip as it is now.",
+            "description": "A cheap look at the clip as it is now; once it is decoded, its middle frame.",
             "content": {"image/png": {"schema": {"type": "string", "format": "binary"}}},
         },
         **problems(404),

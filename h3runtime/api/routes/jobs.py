@@ -90,7 +90,7 @@ def add_jobs(app: FastAPI, service: Service) -> None:
 
     @get_route(app, "/jobs/{job_id}/preview", **GET_PREVIEW)
     async def get_preview(job_id: JobId, request: Request) -> Response:
-        """The latest cheap preview of a job that computes, a PNG."""
+        """The latest look at a clip, a PNG: cheap ones while it is sampled, its middle frame once it is decoded."""
         return await preview_response(service, found(job_id, request))
 
 
