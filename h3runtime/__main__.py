@@ -1,31 +1,43 @@
 """`h3runtime COMMAND`, or `python -m h3runtime COMMAND`: parse, run, and turn errors into two lines at most.
 
-Imports next to nothing before `main`, so that Ctrl-C in the first second is met by it and not by an import.
+Imports next to nothing before `main`, so that Ctrl-C in the first second is met by it and not by an import. From there
+to the end a signal ends the process at once, but for what a command guards with its own handlers.
 """
 
 from __future__ import annotations
 
-import argparse
-import io
-import os
-import signal
 import sys
-from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
-from h3runtime import __version__
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+SIGINT = 2
+"""What a KeyboardInterrupt of Python's own means. The module `signal` isn't there yet."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    _open_streams()
+    """The exit code. arguments: those of the process if None, and then its signals are taken for good; else this is
+    part of another program, whose signals are its own."""
+    leaving = None
     try:
+        from h3runtime.cli.leaving import Leaving, take_signals
+
+        leaving = Leaving()
+        if arguments is None:
+            take_signals(leaving)
+        _open_streams()
         return _run(arguments)
     except KeyboardInterrupt as stop:
-        print("interrupted", file=sys.stderr)
-        return 128 + int(stop.args[0] if stop.args else signal.SIGINT)
+        (leaving.tell if leaving else _tell)()
+        return 128 + int(stop.args[0] if stop.args else SIGINT)
 
 
 def build_parser() -> argparse.ArgumentParser:
+    import argparse
+
+    from h3runtime import __version__
     from h3runtime.cli import cancel, compare, decode, demo, generate, inspect, jobs, serve, submit, synth, watch
 
     parser = argparse.ArgumentParser(
@@ -53,9 +65,17 @@ def _run(arguments: Sequence[str] | None) -> int:
     return 1
 
 
+def _tell() -> None:
+    print("interrupted", file=sys.stderr)
+
+
 def _open_streams() -> None:
     """A standard stream that came closed becomes the null device: the next file opened would take its number, and then
     get whatever a library prints. What stdout's encoding lacks is escaped, as on stderr."""
+    import io
+    import os
+    from pathlib import Path
+
     for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115  # for the life of the process

@@ -60,9 +60,10 @@ def run(arguments: argparse.Namespace) -> int:
     require_names(arguments.output, arguments.plot, inputs, overwrite=arguments.overwrite)
     kind = kind_of_both(*inputs)
     require_legal(limits, kind)
-    with Stopping(), ProgressBar(quiet=arguments.quiet, steps=False) as bar:
-        found = _compare(kind, arguments, limits, bar)
-    return _tell(found, limits, arguments)
+    with Stopping() as stopping:
+        with ProgressBar(quiet=arguments.quiet, steps=False) as bar:
+            found = _compare(kind, arguments, limits, bar, stopping)
+        return _tell(found, limits, arguments, stopping)
 
 
 def _add_limits(group: Any) -> None:
@@ -75,19 +76,20 @@ def _add_limits(group: Any) -> None:
         group.add_argument(name, type=float, metavar=unit, help=text)
 
 
-def _compare(kind: Kind, arguments: argparse.Namespace, limits: Limits, bar: ProgressBar) -> Found:
+def _compare(kind: Kind, arguments: argparse.Namespace, limits: Limits, bar: ProgressBar, stopping: Stopping) -> Found:
     def on_part(done: int, parts: int) -> None:
         bar(Progress("comparing", done, parts, done / max(parts, 1)))
 
-    on_part(0, 1)
     if kind in ("latents", "steps"):
-        from h3runtime.cli.comparison.tensors import compare_latents, compare_steps
-
+        with stopping.loading():
+            from h3runtime.cli.comparison.tensors import compare_latents, compare_steps
+        on_part(0, 1)
         return (compare_latents if kind == "latents" else compare_steps)(arguments.a, arguments.b, on_part)
-    from h3runtime.cli.comparison.inputs import media_of
-    from h3runtime.cli.comparison.limits import require_streams
-    from h3runtime.cli.comparison.media import compare_media
-
+    with stopping.loading():
+        from h3runtime.cli.comparison.inputs import media_of
+        from h3runtime.cli.comparison.limits import require_streams
+        from h3runtime.cli.comparison.media import compare_media
+    on_part(0, 1)
     first, second = media_of(kind, arguments.a, arguments.b)
     require_streams(limits, first.streams)
     if arguments.plot is not None and first.pictures is None:
@@ -95,22 +97,22 @@ def _compare(kind: Kind, arguments: argparse.Namespace, limits: Limits, bar: Pro
     return compare_media(kind, first, second, on_part)
 
 
-def _tell(found: Found, limits: Limits, arguments: argparse.Namespace) -> int:
+def _tell(found: Found, limits: Limits, arguments: argparse.Namespace, stopping: Stopping) -> int:
     """Files first, so that whoever reads stdout finds them."""
-    from h3runtime.cli.comparison.report import facts_of
-    from h3runtime.cli.report_files import write_report, write_whole
-
+    with stopping.loading():
+        from h3runtime.cli.comparison.plot import plot_of
+        from h3runtime.cli.comparison.report import facts_of
+        from h3runtime.cli.comparison.table import table_of
+        from h3runtime.cli.report_files import write_report, write_whole
     facts = facts_of(found, limits, arguments.worst)
     if arguments.plot is not None:
-        from h3runtime.cli.comparison.plot import plot_of
-
-        drawn = plot_of(found, arguments.plot.suffix.lower().removeprefix("."))
+        with stopping.loading():
+            # As it draws, matplotlib imports what it draws with.
+            drawn = plot_of(found, arguments.plot.suffix.lower().removeprefix("."))
         write_whole(arguments.plot, drawn, overwrite=arguments.overwrite)
     if arguments.output is not None:
         write_report(arguments.output, facts, overwrite=arguments.overwrite)
     if arguments.table or (sys.stdout.isatty() and not (arguments.json or arguments.quiet)):
-        from h3runtime.cli.comparison.table import table_of
-
         print(table_of(found, facts), flush=True)
     else:
         print_result(facts, quiet=arguments.quiet)

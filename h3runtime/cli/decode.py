@@ -64,8 +64,8 @@ def run(arguments: argparse.Namespace) -> int:
     clip = named if arguments.output is not None or named is None else named.with_suffix(suffix_of(encode.container))
     output = None if clip is None else output_path(clip, encode.container, overwrite=arguments.overwrite)
     with Stopping() as stopping, ProgressBar(quiet=arguments.quiet, steps=arguments.progress) as bar:
-        from h3runtime.engine.decode import DecodeJob, decode
-
+        with stopping.loading():
+            from h3runtime.engine.decode import DecodeJob, decode
         job = DecodeJob(
             latents=arguments.latents,
             clip=output,

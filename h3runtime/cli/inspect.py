@@ -47,14 +47,16 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.output is not None:
         require_free("output", arguments.output, overwrite=arguments.overwrite)
         _require_elsewhere(arguments.output.resolve(), arguments.checkpoint.resolve())
-    with Stopping(), ProgressBar(quiet=arguments.quiet, steps=False) as bar:
-        from h3runtime.engine.inspection import inspect
+    with Stopping() as stopping:
+        with stopping.loading():
+            from h3runtime.engine.inspection import inspect
+        with ProgressBar(quiet=arguments.quiet, steps=False) as bar:
 
-        def on_bytes(done: int, in_all: int) -> None:
-            bar(Progress("hashing", fraction=done / max(in_all, 1)))
+            def on_bytes(done: int, in_all: int) -> None:
+                bar(Progress("hashing", fraction=done / max(in_all, 1)))
 
-        found = inspect(arguments.checkpoint.absolute(), settings, hashed=not arguments.no_hash, on_bytes=on_bytes)
-    _tell(found, arguments)
+            found = inspect(arguments.checkpoint.absolute(), settings, hashed=not arguments.no_hash, on_bytes=on_bytes)
+        _tell(found, arguments, stopping)
     return 0
 
 
@@ -64,11 +66,11 @@ def _require_elsewhere(output: Path, checkpoint: Path) -> None:
         raise invalid([Offence("output", f"{output} belongs to the checkpoint", "a name of its own")])
 
 
-def _tell(found: Inspection, arguments: argparse.Namespace) -> None:
+def _tell(found: Inspection, arguments: argparse.Namespace, stopping: Stopping) -> None:
     """The file first, so that whoever reads stdout finds it."""
-    from h3runtime.cli.inspection.document import document
-    from h3runtime.cli.inspection.text import text
-
+    with stopping.loading():
+        from h3runtime.cli.inspection.document import document
+        from h3runtime.cli.inspection.text import text
     facts = document(found)
     if arguments.output is not None:
         write_report(arguments.output, facts, overwrite=arguments.overwrite)

@@ -57,9 +57,9 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     seed = _seed(arguments.seed)
-    with Stopping():
-        from h3runtime.checkpoint.synthetic.synthesis import Order
-
+    with Stopping() as stopping:
+        with stopping.loading():
+            from h3runtime.checkpoint.synthetic.synthesis import Order
         partitions = PARTITIONS[arguments.partition]
         order = Order(arguments.format, not arguments.unpruned, arguments.full_size, seed, partitions)
         facts = _make(arguments, order)

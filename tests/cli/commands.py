@@ -18,7 +18,10 @@ from h3runtime.media.sound import samples_for
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
-import pathlib, sys, types
+import pathlib, signal, sys, types
+# What whoever runs the tests has ignored.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 import h3runtime
 from tests.fake_engine import FakeEngine
 
@@ -42,6 +45,7 @@ package = types.ModuleType("h3runtime.engine")
 package.__path__ = [str(pathlib.Path(h3runtime.__file__).parent / "engine")]
 sys.modules["h3runtime.engine"] = package
 from h3runtime.__main__ import main
+%s
 sys.exit(main())
 """
 SMALL = ("--width", "64", "--height", "64", "--frames", "5")
@@ -58,12 +62,13 @@ def keep_tail(spec: GenerateSpec) -> None:
     writer.finish()
 
 
-def start(*arguments: str, folder: Path, **options: object) -> subprocess.Popen[str]:
-    """A command with `folder` as the current one. stdout and stderr are pipes unless told otherwise."""
+def start(*arguments: str, folder: Path, before: str = "", **options: object) -> subprocess.Popen[str]:
+    """A command with `folder` as the current one. stdout and stderr are pipes unless told otherwise. before: code that
+    runs right before the command."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("H3_")}
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | options
     environment = clean | {"PYTHONPATH": str(ROOT), "TMPDIR": str(folder)}
-    command = [sys.executable, "-c", PROGRAM, *arguments]
+    command = [sys.executable, "-c", PROGRAM % before, *arguments]
     return subprocess.Popen(command, cwd=folder, env=environment, text=True, **streams)
 
 
