@@ -6,6 +6,8 @@ const STREAMS = 2;
 const PAGE = 30;
 const LIVE_PAUSE = 2000;
 const IDLE_PAUSE = 8000;
+/** In the place of a step: the look that a finished clip keeps. */
+const LEFT = "left";
 
 export const hasEnded = (job) => !["queued", "running"].includes(job.status);
 
@@ -31,7 +33,8 @@ export function createJobs(http, onChange) {
     const isBehind = known && (hasEnded(known) && !hasEnded(job) || known.status === job.status && known.progress.fraction > job.progress.fraction);
     if (isBehind) return;
     jobs.set(job.id, job);
-    if (hasEnded(job)) previews.drop(job.id);
+    if (job.status === "succeeded") previews.settle(job.id);
+    else if (hasEnded(job)) previews.drop(job.id);
     onChange(job);
   }
 
@@ -143,9 +146,18 @@ export function createJobs(http, onChange) {
   return { all: newestFirst, get: (id) => jobs.get(id), refresh, put, follow, more, cancel, remove, state, preview: previews.of };
 }
 
-/** The newest look at each job that samples, as an object URL. */
+/** The newest look at each job that samples, and the one that is left of a finished clip, as object URLs. */
 function createPreviews(http, onChange) {
   const shown = new Map();
+  const due = new Set();
+  let asking = Promise.resolve();
+
+  /** Asked for once, and one after another: a list has many. */
+  function settle(id) {
+    if (due.has(id) || shown.get(id)?.step === LEFT) return;
+    due.add(id);
+    asking = asking.then(() => due.delete(id) && refresh(id, LEFT));
+  }
 
   async function refresh(id, step) {
     const known = shown.get(id) || { step: -1 };
@@ -160,10 +172,11 @@ function createPreviews(http, onChange) {
   }
 
   function drop(id) {
+    due.delete(id);
     const url = shown.get(id)?.url;
     shown.delete(id);
     if (url) URL.revokeObjectURL(url);
   }
 
-  return { refresh, drop, of: (id) => shown.get(id)?.url ?? null };
+  return { refresh, settle, drop, of: (id) => shown.get(id)?.url ?? null };
 }

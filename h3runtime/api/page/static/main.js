@@ -11,6 +11,7 @@ import { createHttp, Problem } from "./http.js";
 import { createJobs, hasEnded } from "./jobs.js";
 import { createProblems } from "./problems.js";
 import { createQueue } from "./queue.js";
+import { createSamples } from "./samples.js";
 import { readDescription } from "./schema.js";
 import { submit } from "./sending.js";
 import { createSent, requestOf } from "./sent.js";
@@ -24,6 +25,7 @@ const jobs = createJobs(http, onJob);
 const compare = createCompare(http);
 const queue = createQueue(jobs, { onOpen: openJob, onCompare: compare.open, onMore: () => attempt(jobs.more) });
 const detail = createDetail(http, jobs, { sent: sent.of, cancel, remove, retry, curl, load, use: (name, job) => form?.composer.useJob(name, job) });
+const samples = createSamples(byId("samples"));
 const states = new Map();
 let form = null;
 let making = false;
@@ -32,6 +34,7 @@ let isReady = false;
 startStatus(http, (ready) => {
   if (!form && !making) makeForm(ready);
   nameBackends(ready);
+  if (form) samples.offer(ready, form.composer);
   if (!isReady && ready.status === "ready") form?.estimate.soon();
   isReady = ready.status === "ready";
   allowSending();
@@ -65,6 +68,7 @@ async function makeForm(ready) {
     byId("form").hidden = false;
     byId("form-waits").hidden = true;
     nameBackends(ready);
+    samples.offer(ready, composer);
     allowSending();
   } catch (error) {
     byId("form-waits").textContent = `The form can't be made: ${error.message}`;

@@ -73,7 +73,7 @@ function createCard(job, onOpen, onChoice) {
   const pill = el("span", { class: "pill" });
   const where = el("span", { class: "muted where" });
   const bar = el("progress", { max: "1", "aria-label": "Progress" });
-  const look = el("img", { class: "thumb", alt: "", hidden: true });
+  const look = el("img", { class: "thumb", alt: "", hidden: true, onclick: () => onOpen(job.id) });
   const open = el("button", { type: "button", class: "card-open", id, onclick: () => onOpen(job.id) }, name, told);
   const check = el("input", { type: "checkbox", id: `${id}-compare`, onchange: onChoice });
   const choice = el("div", { class: "field check" }, check, el("label", { for: check.id }, "Compare"));
@@ -87,7 +87,7 @@ function createCard(job, onOpen, onChoice) {
     setText(where, whereabouts(now));
     bar.hidden = now.status !== "running";
     bar.value = now.progress.fraction;
-    look.hidden = !preview || hasEnded(now);
+    look.hidden = !preview || (hasEnded(now) && now.status !== "succeeded");
     if (preview && look.src !== preview) look.src = preview;
     choice.hidden = now.status !== "succeeded";
   }
