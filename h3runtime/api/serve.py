@@ -1,10 +1,11 @@
 """`serve`: the service on a socket until a signal ends it.
 
-The first SIGTERM or SIGINT drains: `/ready` says so, new work is refused and streams end while the listener still
-answers, the running job may finish within `H3_DRAIN_SECONDS`, then the engine and the listener go and the exit code is
-0, `LAST_SECONDS` after that time at the latest. A second one ends everything at once. uvicorn is run in this process
-with one worker: two would load the weights twice. Its h11 is Python; 100 requests a second to `/live` take 6 % of a
-core, and 3.5 % with httptools (one core of a cloud CPU), which is no reason for another dependency.
+The first SIGTERM, SIGINT or SIGHUP drains: `/ready` says so, new work is refused and streams end while the listener
+still answers, the running job may finish within `H3_DRAIN_SECONDS`, then the engine and the listener go and the exit
+code is 0, `LAST_SECONDS` after that time at the latest. A second SIGTERM or SIGINT ends everything at once; SIGHUP does
+not, since a terminal that closes sends it two or three times. uvicorn is run in this process with one worker: two would
+load the weights twice. Its h11 is Python; 100 requests a second to `/live` take 6 % of a core, and 3.5 % with httptools
+(one core of a cloud CPU), which is no reason for another dependency.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import ssl
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType
 
 import structlog
@@ -114,8 +117,25 @@ class _Server(uvicorn.Server):
             log.warning("exposed", message=warning)
         self._service.start()
 
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The library's own are SIGTERM and SIGINT; it too leaves them alone in another thread than the main one."""
+        is_main = threading.current_thread() is threading.main_thread()
+        before = signal.getsignal(signal.SIGHUP)
+        is_ours = is_main and before not in (signal.SIG_IGN, None)
+        with super().capture_signals():
+            if is_ours:
+                signal.signal(signal.SIGHUP, self.handle_exit)
+            try:
+                yield
+            finally:
+                if is_ours:
+                    signal.signal(signal.SIGHUP, before)
+
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002  # the library's signature
         if self._drain is not None:
+            if sig == signal.SIGHUP:
+                return
             self._service.supervisor.kill()
             os._exit(128 + sig)
         self._drain = threading.Thread(target=self._leave, args=(sig,), name="drain", daemon=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 from typing import Any, NoReturn
 
@@ -20,8 +21,10 @@ def add_parser(commands: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    # Until the server has its own handler there is nothing to drain: a stop in these seconds ends well all the same.
+    # Until the server has its own handlers there is nothing to drain: a stop in these seconds ends well all the same.
     signal.signal(signal.SIGTERM, _leave)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, _leave)
 
     from h3runtime.api.serve import serve
 
@@ -29,4 +32,5 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _leave(_signal: int, _frame: object) -> NoReturn:
-    raise SystemExit(0)
+    # Not by an exception, which a module that is half imported may make anything of.
+    os._exit(0)

@@ -105,6 +105,8 @@ def served(
 
 def _serve(given: Mapping[str, Any], hanging: bool, out: Path, err: Path) -> None:
     write_to(out, err)
+    # Whoever runs the tests may have it ignored.
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     # Its engine is a fresh interpreter, which has no use for the program that this one was forked for.
     sys.modules["__main__"] = ModuleType("__main__")
     if hanging:

@@ -20,7 +20,7 @@ import pytest
 
 from h3runtime.api.admission import Admission
 from h3runtime.api.app import create_app
-from h3runtime.api.serve import _listen, tls_context
+from h3runtime.api.serve import _listen, _Server, tls_context
 from h3runtime.api.service import Service
 from h3runtime.errors import SettingsError
 from h3runtime.jobs.engine_process import EngineRecipe
@@ -67,6 +67,28 @@ def test_sigterm_lets_the_running_job_finish_and_ends_with_0(tmp_path: Path) -> 
     done = server.wait_event("generate_complete")
     assert {"job_id", "output", "seed", "attention", "linear", "width", "height", "frames", "timings"} <= done.keys()
     assert "step_seconds" not in json.dumps(server.log)
+
+
+def test_a_terminal_that_closes_lets_the_running_job_finish(tmp_path: Path) -> None:
+    """SIGHUP, more than once: from the terminal, from the shell, and at the shell's end."""
+    with served(tmp_path) as server:
+        answers = server.in_background(prompt="x step_seconds=0.05", steps=15)
+        server.signal(signal.SIGHUP)
+        assert server.wait_event("draining")["signal"] == "SIGHUP"
+        server.signal(signal.SIGHUP)
+        assert server.wait(20) == 0
+        assert [answer.json()["status"] for answer in answers] == ["succeeded"]
+
+
+def test_nohup_keeps_serving(tmp_path: Path) -> None:
+    service = Service(Settings(data_dir=tmp_path), EngineRecipe("tests.fake_engine:create"))
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with _Server(service).capture_signals():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+        service.close()
 
 
 def test_sigterm_puts_a_job_that_takes_too_long_back_into_line(tmp_path: Path) -> None:
@@ -198,15 +220,20 @@ def test_a_drain_that_hangs_ends_in_time_all_the_same(tmp_path: Path) -> None:
     server.wait_event("ended_late")
 
 
-def test_a_stop_before_anything_is_there_ends_well(tmp_path: Path) -> None:
-    """While the command still imports what it serves with, which is the first thing that it does."""
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_stop_before_anything_is_there_ends_well(tmp_path: Path, number: signal.Signals) -> None:
+    """While the command still imports what it serves with, and where an exception would be dropped."""
+    drops = "class Drop:\n def __del__(self):\n"
+    drops += f"  signal.raise_signal({int(number)})\n"
     stops = "class Stop:\n def find_spec(self, name, *_):\n"
-    stops += "  if name == 'h3runtime.api.serve': os.kill(os.getpid(), signal.SIGTERM); time.sleep(5)\n"
-    runs = f"sys.exit(main(['serve', '--data-dir', {str(tmp_path)!r}]))"
-    begins = "import os, signal, sys, time\nfrom h3runtime.__main__ import main\n"
-    code = f"{begins}{stops}\nsys.meta_path.insert(0, Stop())\n{runs}"
+    stops += "  if name == 'h3runtime.api.serve': Drop(); print('it went on')\n"
+    runs = (
+        f"signal.signal(signal.SIGHUP, 0)\nsys.exit(main(['serve', '--data-dir', {str(tmp_path)!r}, '--port', '-1']))"
+    )
+    begins = "import signal, sys\nfrom h3runtime.__main__ import main\n"
+    code = f"{begins}{drops}\n{stops}\nsys.meta_path.insert(0, Stop())\n{runs}"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
-    assert (ended.returncode, ended.stderr) == (0, b"")
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
     assert not (tmp_path / "lock").exists()
 
 
