@@ -1,0 +1,184 @@
+"""The encoder's two costly operations, frames side by side, with backward passes that a GPU is good at.
+
+    conv_frames: 3x3x3 causal convolution as a 2-D one over frames whose channels are three neighbours' in time
+    norm_silu  : GroupNorm per frame, then SiLU
+
+Both work on [B, T, H, W, C], contiguous (channels last), in any float dtype; statistics and sums are fp32 (fp64 of
+fp64). T holds pieces one after another, each of which starts from nothing: (17, 5) are the two clips of 22 frames.
+
+The runtime's own convolution pads by `F.pad(mode="reflect")`, whose backward adds with atomics, and its 3-D kernels are
+slower than the 2-D ones that every vision model uses. Same arithmetic: conditioning contract §4.1. Read by
+`video_encoding`; knows no module.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+TAPS = 3
+ALIGNMENT = 8
+"""Channels of a convolution's input are filled up to a multiple of it: tensor cores take no others."""
+STEEPEST = 30.0
+"""In the backward pass a norm multiplies by no more than this, so by less than 1 / std where the std is below 1/30. A
+window without any edge has none: its gradients, 1000 times too large per norm, would drown all others."""
+Pieces = tuple[int, ...]
+"""Frames of each piece of a clip."""
+
+
+def halved(pieces: Pieces, stride: int) -> Pieces:
+    """Frames that a convolution of this stride in time leaves of each piece: 17 -> 9 -> 5, 5 -> 3 -> 2, 1 -> 1."""
+    return tuple(-(-length // stride) for length in pieces)
+
+
+def conv_frames(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, stride: tuple[int, int, int], pieces: Pieces
+) -> torch.Tensor:
+    """x [B, T, H, W, C] with weight [O, C, 3, 3, 3] of `CausalConv3d` -> [B, T', H', W', O] in the dtype of x."""
+    taps = weight[:, :, -1:] if max(pieces) == 1 else weight
+    joined = taps.to(x.dtype).transpose(1, 2).flatten(1, 2)
+    missing = -joined.shape[1] % ALIGNMENT
+    kernel = F.pad(joined, (0, 0, 0, 0, 0, missing)) if missing else joined
+    out: torch.Tensor = _Convolution.apply(x, kernel, bias.to(x.dtype), stride, pieces)  # type: ignore[no-untyped-call]
+    return out
+
+
+def norm_silu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, groups: int, eps: float) -> torch.Tensor:
+    """silu(group_norm(x)) of [B, T, H, W, C], statistics of one frame at a time."""
+    out: torch.Tensor = _NormSilu.apply(x, weight, bias, groups, eps)  # type: ignore[no-untyped-call]
+    return out
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: torch.Tensor,
+        kernel: torch.Tensor,
+        bias: torch.Tensor,
+        stride: tuple[int, int, int],
+        pieces: Pieces,
+    ) -> torch.Tensor:
+        padded = _gathered(x, kernel.shape[1], stride, pieces)
+        ctx.save_for_backward(padded, kernel)
+        ctx.taken = x.shape, stride, pieces
+        out = F.conv2d(_planes(padded), kernel, bias, stride[1:])
+        return out.permute(0, 2, 3, 1).contiguous().unflatten(0, (x.shape[0], -1))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        padded, kernel = ctx.saved_tensors
+        shape, stride, pieces = ctx.taken
+        wants = [ctx.needs_input_grad[0], True, True]
+        grad_padded, grad_kernel, grad_bias = torch.ops.aten.convolution_backward(
+            _planes(grads[0].contiguous()), _planes(padded), kernel, [kernel.shape[0]],
+            list(stride[1:]), [0, 0], [1, 1], False, [0, 0], 1, wants,
+        )  # fmt: skip
+        grad_x = None
+        if wants[0]:
+            grad_padded = grad_padded.permute(0, 2, 3, 1).contiguous().view(padded.shape)
+            grad_x = _scattered(grad_padded, shape, stride, pieces)
+        return grad_x, grad_kernel, grad_bias, None, None
+
+
+def _planes(x: torch.Tensor) -> torch.Tensor:
+    """[B, T, H, W, C] -> [B T, C, H, W], channels last; no copy."""
+    return x.flatten(0, 1).permute(0, 3, 1, 2)
+
+
+def _taps(pieces: Pieces, stride: int) -> Iterator[tuple[int, slice, slice]]:
+    """(tap, frames of the input, frames of the output that see them): tap 2 is the frame itself, 1 and 0 are before."""
+    start = begin = 0
+    for length in pieces:
+        count = -(-length // stride)
+        for tap in reversed(range(TAPS)):
+            first = -(-(TAPS - 1 - tap) // stride)
+            source = start + stride * first - (TAPS - 1 - tap)
+            if first < count:
+                stop = source + stride * (count - first - 1) + 1
+                yield tap, slice(source, stop, stride), slice(begin + first, begin + count)
+        start, begin = start + length, begin + count
+
+
+def _gathered(x: torch.Tensor, width: int, stride: tuple[int, int, int], pieces: Pieces) -> torch.Tensor:
+    """[B, T', H + edges, W + edges, width]: three frames' channels, reflected at the edges, zeros before the first."""
+    batch, _, height, wide, channels = x.shape
+    before = 1 if stride[1] == 1 else 0
+    out = x.new_zeros(batch, sum(halved(pieces, stride[0])), height + before + 1, wide + before + 1, width)
+    inside = out[:, :, before : before + height, before : before + wide]
+    for tap, source, target in _taps(pieces, stride[0]):
+        inside[:, target, ..., _channels(tap, channels, pieces)] = x[:, source]
+    for edge, mirrored in _edges(height, before):
+        out[:, :, edge] = out[:, :, mirrored]
+    for edge, mirrored in _edges(wide, before):
+        out[:, :, :, edge] = out[:, :, :, mirrored]
+    return out
+
+
+def _scattered(grad: torch.Tensor, shape: Sequence[int], stride: tuple[int, int, int], pieces: Pieces) -> torch.Tensor:
+    """The transpose of `_gathered`; folds the edges of `grad`, which nobody else holds, in place."""
+    _, _, height, wide, channels = shape
+    before = 1 if stride[1] == 1 else 0
+    for edge, mirrored in _edges(wide, before):
+        grad[:, :, :, mirrored] += grad[:, :, :, edge]
+    for edge, mirrored in _edges(height, before):
+        grad[:, :, mirrored] += grad[:, :, edge]
+    inside = grad[:, :, before : before + height, before : before + wide]
+    out = grad.new_zeros(shape)
+    for tap, source, target in _taps(pieces, stride[0]):
+        out[:, source] += inside[:, target, ..., _channels(tap, channels, pieces)]
+    return out
+
+
+def _channels(tap: int, channels: int, pieces: Pieces) -> slice:
+    """Where a tap's frame is among the joined channels. Of pictures alone there is no other tap than the last."""
+    first = channels * (0 if max(pieces) == 1 else tap)
+    return slice(first, first + channels)
+
+
+def _edges(length: int, before: int) -> list[tuple[int, int]]:
+    """(padded index of an edge, of what it mirrors) along an axis of `length`."""
+    last = length + before
+    return [(0, 2), (last, last - 2)] if before else [(last, last - 2)]
+
+
+class _NormSilu(torch.autograd.Function):
+    """y = silu(a x + b), a = weight / std, b = bias - mean a; mean and std per frame and group: [B, T, 1, 1, G, 1]."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, groups: int, eps: float
+    ) -> torch.Tensor:
+        wide = torch.promote_types(x.dtype, torch.float32)
+        grouped = x.unflatten(-1, (groups, -1))
+        axes = (2, 3, 5)
+        count = x[0, 0].numel() // groups
+        mean = grouped.mean(axes, keepdim=True, dtype=wide)
+        square = torch.linalg.vector_norm(grouped, 2, axes, keepdim=True, dtype=wide).square() / count
+        inverse = ((square - mean.square()).clamp_min(0) + eps).rsqrt()
+        scale = inverse * weight.unflatten(0, (groups, -1))
+        shift = bias.unflatten(0, (groups, -1)) - mean * scale
+        pre = torch.addcmul(shift.flatten(-2), x, scale.flatten(-2)).to(x.dtype)
+        ctx.save_for_backward(x, pre, mean, inverse, weight)
+        return F.silu(pre)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, pre, mean, inverse, weight = ctx.saved_tensors
+        groups, wide = mean.shape[-2], mean.dtype
+        grad = torch.ops.aten.silu_backward(grads[0], pre)
+        count = x[0, 0].numel() // groups
+        total = grad.sum((2, 3), keepdim=True, dtype=wide).unflatten(-1, (groups, -1))
+        along = (grad * x).sum((2, 3), keepdim=True, dtype=wide).unflatten(-1, (groups, -1))
+        along = inverse * (along - mean * total)
+        by_group = weight.unflatten(0, (groups, -1))
+        slope = inverse.clamp_max(STEEPEST)
+        steady = (by_group * total).sum(-1, keepdim=True) / count
+        tilt = slope * inverse * (by_group * along).sum(-1, keepdim=True) / count
+        offset = (mean * tilt - slope * steady).expand_as(total).flatten(-2)
+        grad_x = torch.addcmul(offset, grad, (slope * by_group).flatten(-2))
+        grad_x = torch.addcmul(grad_x, x, -tilt.expand_as(total).flatten(-2)).to(x.dtype)
+        return grad_x, along.flatten(-2).sum((0, 1, 2, 3)), total.flatten(-2).sum((0, 1, 2, 3)), None, None

@@ -1,0 +1,318 @@
+"""The video VAE of the embedded model: its training, and its use on many clips at once.
+
+    train_video_vae   minutes on one GPU, or a few steps on a CPU -> a master, and a state to go on from
+    encode_clips      frames -> normalised latents, as `VideoVae.encode_clip` makes them, a batch at a time
+    decode_clips      and back, as `VideoVae.decode_chunks`
+
+A step renders views of the world (`video_views`), encodes them (`video_encoding`), disturbs the means by noise of a
+fixed share of each channel's spread, decodes them (`video_decoding`) and compares pixels (`video_losses`). Some means
+are decoded as pictures of their own (T = 1), as guides and references are. The noise is what makes the latents smooth:
+a small error of the denoiser must stay a small error in pixels. Nothing in a step waits for the device.
+
+The encoder's only block at full resolution is held at zero, where `video_start` puts it: it would cost more than all
+other layers together. Time decides how long a run is; the learning rate rises, stays, and falls at the end of it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from h3runtime.checkpoint.writer import write_file
+from h3runtime.nano import model
+from h3runtime.nano.training.video_decoding import TrainedDecoder
+from h3runtime.nano.training.video_encoding import encode_means, idle_blocks, pieces_of
+from h3runtime.nano.training.video_losses import LossWeights, decibels, reconstruction
+from h3runtime.nano.training.video_start import initialise
+from h3runtime.nano.training.video_views import ScenePool, Variety, draw_pool, random_views, views
+from h3runtime.vae.chunks import join, plan
+from h3runtime.vae.tiling import ALIGNMENT, TileAxis, stitch
+from h3runtime.vae.video_pixels import PIXEL_MEAN, PIXEL_STD, denormalise, normalise, to_bytes
+from h3runtime.vae.video_vae import VideoVae
+
+Say = Callable[[str], None]
+MASTER, STATE = "video_vae.safetensors", "video_vae.state.safetensors"
+STATISTICS: Final = ("latents_mean", "latents_std")
+PIXELS_AT_ONCE = 64 * 22 * 128 * 128
+"""Of an encode or decode on a GPU; about 8 GB of working memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """Views of one size: how many in a batch, and their share of the steps."""
+
+    width: int
+    height: int
+    count: int
+    share: float
+
+
+TILES = (
+    Tile(128, 128, 32, 0.64),
+    Tile(192, 128, 20, 0.08),
+    Tile(128, 192, 20, 0.08),
+    Tile(192, 192, 14, 0.08),
+    Tile(256, 192, 10, 0.06),
+    Tile(256, 256, 8, 0.06),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class VideoTraining:
+    """Every choice of a run.
+
+    rate: of AdamW at its height; it rises for `warm_up` steps and falls from `fall` of the time on. noise: its std as a
+    share of a channel's. pictures: weight of the loss of single pictures. average: decay of the mean of the weights.
+    measured: world clips for the statistics, `measured_size` pixels wide and high. reserve: seconds for the statistics
+    and the files.
+    """
+
+    tiles: tuple[Tile, ...] = TILES
+    rate: float = 2e-3
+    betas: tuple[float, float] = (0.9, 0.98)
+    weight_decay: float = 0.01
+    warm_up: int = 100
+    fall: float = 0.5
+    clip: float = 1.0
+    average: float = 0.998
+    noise: float = 0.1
+    pictures: float = 0.25
+    weights: LossWeights = field(default_factory=LossWeights)
+    variety: Variety = field(default_factory=Variety)
+    scenes: int = 3000
+    measured: int = 512
+    measured_size: int = 128
+    say_every: int = 50
+    save_every: float = 60.0
+    reserve: float = 5.0
+
+
+def train_video_vae(
+    out: Path,
+    seconds: float,
+    device: torch.device,
+    resume: Path | None,
+    seed: int = 0,
+    say: Say = print,
+    choices: VideoTraining | None = None,
+) -> None:
+    """Train for `seconds` in all, from `resume` (a state of an earlier run) or from the start.
+
+    Writes `out`/video_vae.safetensors, a master (F16, ComfyUI's names, statistics in F32), and
+    `out`/video_vae.state.safetensors (F32, averaged weights), every minute and at the end.
+    """
+    begun = time.monotonic()
+    run = VideoRun(choices or VideoTraining(), device, seed, resume)
+    say(f"video VAE: {sum(p.numel() for p in run.vae.parameters()):,} parameters, {run.scenes} scenes drawn")
+    saved = time.monotonic()
+    while (share := (time.monotonic() - begun) / max(seconds - run.choices.reserve, 1e-9)) < 1:
+        run.step(share)
+        if run.steps % run.choices.say_every == 0:
+            say(f"video VAE: step {run.steps} {time.monotonic() - begun:.0f} s {run.standing()}")
+        if time.monotonic() - saved > run.choices.save_every:
+            saved = time.monotonic()
+            run.save(out)
+    say(f"video VAE: {run.save(out)}, {run.steps} steps, {time.monotonic() - begun:.0f} s")
+
+
+class VideoRun:
+    """Model, mean of its weights, optimiser and data of one run."""
+
+    def __init__(self, choices: VideoTraining, device: torch.device, seed: int, resume: Path | None) -> None:
+        self.choices, self.device, self.scenes = choices, device, choices.scenes
+        self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self.vae = started(device, seed, resume)
+        self.idle = idle_blocks(self.vae)
+        self.parameters = _trained(self.vae, self.idle)
+        self.average = [parameter.detach().clone() for parameter in self.parameters]
+        self.optimizer = _optimizer(self.parameters, choices, device)
+        self.decoder = TrainedDecoder(self.vae, self.dtype)
+        self.pool = draw_pool(choices.scenes, seed, choices.variety).to(device)
+        self.world = draw_pool(choices.measured, seed + 1).to(device)
+        self.lots = np.random.default_rng(seed)
+        self.generator = torch.Generator(device).manual_seed(seed)
+        self.steps = 0
+        self.square = torch.zeros((), device=device)
+        self._said = (0, time.monotonic())
+
+    def step(self, share: float) -> None:
+        """One update; `share` of the time is over."""
+        choices = self.choices
+        for group in self.optimizer.param_groups:
+            group["lr"] = choices.rate * _height(self.steps, share, choices)
+        tile = choices.tiles[int(self.lots.choice(len(choices.tiles), p=_shares(choices.tiles)))]
+        if self.device.type == "cuda":
+            # Searching for the fastest convolutions takes seconds per size: for the commonest alone.
+            torch.backends.cudnn.benchmark = tile == choices.tiles[0]
+        pixels = random_views(self.pool, tile.count, tile.width, tile.height, choices.variety, self.generator)
+        loss, square = self._loss(normalised_views(pixels))
+        self.optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(self.parameters, choices.clip)
+        self.optimizer.step()
+        self.steps += 1
+        self.square.lerp_(square.detach(), max(0.02, 1 / self.steps))
+        decay = min(choices.average, (1 + self.steps) / (10 + self.steps))
+        torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - decay)
+
+    def _loss(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        weights = self.choices.weights
+        means = encode_means(self.vae, pixels.to(self.dtype), self.idle).float()
+        spread = means.detach().std((0, 2, 3, 4), keepdim=True)
+        noise = torch.randn(means.shape, device=self.device, generator=self.generator)
+        z = means + self.choices.noise * spread * noise
+        loss, square = reconstruction(self.decoder(z), pixels, weights)
+        half = -(-len(z) // 2)
+        picture, _ = reconstruction(self.decoder(z[:half, :, :1]), pixels[:half, :1], weights)
+        return loss + self.choices.pictures * picture + weights.latents * means.square().mean(), square
+
+    def standing(self) -> str:
+        """How it goes; waits for the device."""
+        decibel = float(decibels(self.square))
+        steps, since = self._said
+        self._said = (self.steps, time.monotonic())
+        return f"{decibel:.2f} dB with noise, {(self.steps - steps) / (self._said[1] - since):.1f} steps/s"
+
+    @torch.no_grad()
+    def save(self, out: Path) -> str:
+        """Write master and state from the mean weights, statistics measured anew; says what it measured."""
+        kept = [parameter.detach().clone() for parameter in self.parameters]
+        torch._foreach_copy_([p.data for p in self.parameters], self.average)
+        said = measure(self.vae, self.world, self.choices.measured_size)
+        out.mkdir(parents=True, exist_ok=True)
+        tensors = {name: t.detach().float().cpu() for name, t in self.vae.state_dict().items()}
+        write_file(out / STATE, tensors, {"steps": str(self.steps)})
+        write_file(out / MASTER, {n: t if n in STATISTICS else t.half() for n, t in tensors.items()})
+        torch._foreach_copy_([p.data for p in self.parameters], kept)
+        return said
+
+
+def started(device: torch.device, seed: int, resume: Path | None) -> VideoVae:
+    """h3-nano's video VAE on the device in fp32: from a state, or initialised."""
+    vae = model.video_vae()
+    if resume is None:
+        initialise(vae, seed)
+    else:
+        vae.load_state_dict(load_file(resume))
+    return vae.to(device)
+
+
+@torch.no_grad()
+def measure(vae: VideoVae, world: ScenePool, size: int, at_once: int = 32) -> str:
+    """Set the statistics of the latents to those of whole views of the pool; says them and the PSNR (in bytes)."""
+    device, at_once = world.floors.device, min(at_once, len(world.floors))
+    canvas = torch.full((at_once, 2), float(size), device=device)
+    mean, std = _statistics(vae)
+    mean.zero_()
+    std.fill_(1)
+    latents, squares = [], []
+    for first in range(0, len(world.floors) - at_once + 1, at_once):
+        index = torch.arange(first, first + at_once, device=device)
+        frames = views(world, index, size, size, canvas, torch.zeros_like(canvas)).to(torch.uint8)
+        latents.append(encode_clips(vae, frames))
+        if first < 64:
+            squares.append((decode_clips(vae, latents[-1]).float() - frames).square().mean() / 255**2)
+    every = torch.cat(latents)
+    mean.copy_(every.mean((0, 2, 3, 4)))
+    std.copy_(every.std((0, 2, 3, 4)).clamp_min(1e-3))
+    least, most = float(std.min()), float(std.max())
+    decibel = -10 * float(torch.stack(squares).mean().log10())
+    return f"PSNR {decibel:.2f} dB, std of the latents {least:.2f} to {most:.2f}"
+
+
+@torch.no_grad()
+def encode_clips(vae: VideoVae, frames: torch.Tensor) -> torch.Tensor:
+    """uint8 [B, F, H, W, 3] -> normalised latents fp32 [B, C, T, H/16, W/16], on the model's device.
+
+    Tiles as the runtime does. fp32 on a CPU, fp16 on a GPU. F as `VideoVae.encode_clip` takes it.
+    """
+    mean, std = (s.float().view(-1, 1, 1, 1) for s in _statistics(vae))
+    device, idle = mean.device, idle_blocks(vae)
+    dtype = torch.float16 if device.type == "cuda" else torch.float32
+    return torch.cat([(_tiled(vae, part.to(device), dtype, idle) - mean) / std for part in _split(frames)])
+
+
+def _tiled(vae: VideoVae, frames: torch.Tensor, dtype: torch.dtype, idle: frozenset[str]) -> torch.Tensor:
+    """Means fp32; every piece with the frames that it has to have."""
+    count = frames.shape[1]
+    missing = sum(pieces_of(count)) - count
+    frames = torch.cat([frames, frames[:, -1:].expand(-1, missing, -1, -1, -1)], 1) if missing > 0 else frames
+    frames = frames[:, : sum(pieces_of(count))]
+    pixels = normalise(frames.flatten(0, 1), dtype)[0].permute(1, 2, 3, 0).reshape(frames.shape)
+    rows, columns = (vae.tiling.split(length) for length in frames.shape[2:4])
+
+    def tile_at(i: int, j: int) -> torch.Tensor:
+        return encode_means(vae, _cut(pixels, rows, columns, i, j), idle).float()
+
+    return stitch(tile_at, rows.divided(ALIGNMENT), columns.divided(ALIGNMENT), "raw")
+
+
+@torch.no_grad()
+def decode_clips(vae: VideoVae, latents: torch.Tensor) -> torch.Tensor:
+    """Normalised latents [B, C, T, h, w] -> uint8 [B, F, 16h, 16w, 3], as the runtime decodes each of them."""
+    device = _statistics(vae)[0].device
+    parts = torch.split(latents, max(1, PIXELS_AT_ONCE // (latents[0, 0].numel() * 1024)))
+    return torch.cat([_decoded(vae, part.to(device)) for part in parts])
+
+
+def _statistics(vae: VideoVae) -> tuple[torch.Tensor, torch.Tensor]:
+    mean, std = vae.latents_mean, vae.latents_std
+    assert isinstance(mean, torch.Tensor) and isinstance(std, torch.Tensor)
+    return mean, std
+
+
+def _decoded(vae: VideoVae, latents: torch.Tensor) -> torch.Tensor:
+    chunks = plan(latents.shape[2])
+    z = vae.denormalised(latents)
+    z = torch.cat([z, z[:, :, -1:].expand(-1, -1, chunks.padding, -1, -1)], 2)
+    pieces = (vae.decode_piece(z[:, :, chunks.latents_of(index)]) for index in range(chunks.chunks))
+    parts = (p[:, :, -1:] for p in pieces) if chunks.latent_frames == 1 else join(pieces, chunks.frames)
+    joined = torch.cat(list(parts), 2)
+    return torch.stack([to_bytes(denormalise(clip.unsqueeze(0))) for clip in joined])
+
+
+def normalised_views(pixels: torch.Tensor) -> torch.Tensor:
+    """[..., 3] of 0..255 -> ImageNet-normalised."""
+    mean, std = (torch.tensor(values, device=pixels.device) for values in (PIXEL_MEAN, PIXEL_STD))
+    return (pixels / 255 - mean) / std
+
+
+def _split(frames: torch.Tensor) -> Iterator[torch.Tensor]:
+    yield from torch.split(frames, max(1, PIXELS_AT_ONCE // (frames[0].numel() // 3)))
+
+
+def _cut(pixels: torch.Tensor, rows: TileAxis, columns: TileAxis, i: int, j: int) -> torch.Tensor:
+    y, x = rows.starts[i], columns.starts[j]
+    return pixels[:, :, y : y + rows.tile, x : x + columns.tile]
+
+
+def _trained(vae: VideoVae, idle: frozenset[str]) -> list[nn.Parameter]:
+    """All but what nobody reads and the blocks that are left out."""
+    left_out = ("decoder.mask_token", *(f"encoder.{name}." for name in idle))
+    return [p for name, p in vae.named_parameters() if not name.startswith(left_out)]
+
+
+def _optimizer(parameters: list[nn.Parameter], choices: VideoTraining, device: torch.device) -> torch.optim.AdamW:
+    groups = [
+        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": choices.weight_decay},
+        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=choices.rate, betas=choices.betas, fused=device.type == "cuda")
+
+
+def _height(steps: int, share: float, choices: VideoTraining) -> float:
+    """The learning rate as a share of its height."""
+    return min(1.0, (steps + 1) / choices.warm_up) * min(1.0, max(0.01, (1 - share) / (1 - choices.fall)))
+
+
+def _shares(tiles: tuple[Tile, ...]) -> list[float]:
+    total = sum(tile.share for tile in tiles)
+    return [tile.share / total for tile in tiles]
