@@ -225,7 +225,7 @@ class Progress:
     """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `audio_decode`, `video_decode`,
     `mux` or `done`, and `queued` before any engine has the job; `step` of `steps` counts within the stage; `fraction`
     0..1 is of the whole and never falls. `loading` is given in that stage. `preview`: a cheap look at the clip, a
-    PNG, at most once a step while sampling."""
+    PNG, at most once a step while sampling, and its middle frame while decoding."""
 
     stage: str
     step: int = 0
@@ -492,6 +492,7 @@ class ComponentFacts:
     partition: what a transformer is used for, as the settings say; its file can't tell (dit-contract §1.3).
     qkv: the stored row order of a transformer's q, k and v and what told it. adaln: its form, `pruned` or `full`.
     warnings: what is odd about the files and no reason to refuse them.
+    model: the name of a trained model that isn't H3 itself, such as the embedded h3-nano; None for H3.
     """
 
     component: str
@@ -506,6 +507,7 @@ class ComponentFacts:
     qkv: str | None = None
     warnings: tuple[str, ...] = ()
     adaln: str | None = None
+    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

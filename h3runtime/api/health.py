@@ -62,7 +62,10 @@ class QualityAnswer(BaseModel):
 
 
 class ModelAnswer(BaseModel):
-    """One loaded file. partition: of a transformer, `fl2va` or `ref2va`; the tasks of another one aren't served."""
+    """One loaded file. partition: of a transformer, `fl2va` or `ref2va`; the tasks of another one aren't served.
+
+    model: the name of a trained model that isn't H3 itself, such as the embedded `h3-nano`; null for H3.
+    """
 
     component: str
     file: str
@@ -70,6 +73,7 @@ class ModelAnswer(BaseModel):
     format: str
     bytes: int
     synthetic: bool
+    model: str | None
     partition: str | None
     adaln: str | None
     qkv: str | None

@@ -22,6 +22,7 @@ from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.layers import model_shapes, quantised_layers
 from h3runtime.checkpoint.legacy import modernise
 from h3runtime.checkpoint.markers import SUFFIX, Marker, metadata_markers, parse_marker
+from h3runtime.checkpoint.model_name import MODEL_KEY
 from h3runtime.checkpoint.qkv_order import QkvDecision, QkvSwitch, decide
 from h3runtime.checkpoint.qkv_rows import Stored, as_contiguous
 from h3runtime.checkpoint.renaming import renamed
@@ -52,6 +53,7 @@ class CheckpointFile:
     overrides:   what a folder's `config.json` tells of a text encoder that shapes can't.
     qkv:         the row order of fused q, k and v as stored, and what told it; None for what is no transformer.
     synthetic:   the metadata, or a `SYNTHETIC` file beside, says that these weights were made up.
+    model:       the name of a trained model that isn't H3 itself, as the metadata says; None for H3.
     warnings:    what an operator should know and that is no reason to refuse.
 
     `prefix` given: only tensors under it are seen (a bundle). Not given: one of `PREFIXES` is taken off if every name
@@ -99,7 +101,7 @@ class CheckpointFile:
 
     def _put_rows_in_order(self, switch: QkvSwitch) -> None:
         stored = Stored(self.entries, self.shapes, self.layers, self.read_stored)
-        decision = decide(stored, self.layout, switch, synthetic=self.synthetic)
+        decision = decide(stored, self.layout, switch, synthetic=self.synthetic, ours=self.model is not None)
         if isinstance(decision, Offence):
             raise checkpoint_error(self.path, [decision])
         self.qkv: QkvDecision | None = decision
@@ -142,6 +144,10 @@ class CheckpointFile:
     @property
     def synthetic(self) -> bool:
         return self.metadata.get(SYNTHETIC_KEY) == "1" or all(is_marked_synthetic(part.path) for part in self.parts)
+
+    @property
+    def model(self) -> str | None:
+        return self.metadata.get(MODEL_KEY)
 
     @property
     def data_bytes(self) -> int:

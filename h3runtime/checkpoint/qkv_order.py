@@ -20,7 +20,8 @@ from h3runtime.errors import Offence
 
 QkvSwitch = Literal["auto", "contiguous", "interleaved"]
 How = Literal["construction", "convention", "statistics", "switch", "assumed", "single head"]
-"""construction: kept apart in the file. convention: what files of this layout have. assumed: nothing told."""
+"""construction: kept apart in the file, or derived by us. convention: what files of this layout have. assumed: nothing
+told."""
 
 SETTING: Final = "H3_QKV_ORDER"
 
@@ -35,11 +36,13 @@ class QkvDecision:
     warning: str | None = None
 
 
-def decide(stored: Stored, layout: str, switch: QkvSwitch, *, synthetic: bool) -> QkvDecision | Offence | None:
+def decide(
+    stored: Stored, layout: str, switch: QkvSwitch, *, synthetic: bool, ours: bool = False
+) -> QkvDecision | Offence | None:
     """None for what is no transformer; Offence where the statistics contradict the layout or each other.
 
     layout: as in `renaming`. switch: what the operator says, which nothing overrules. synthetic: made-up weights, of
-    which nobody expects statistics.
+    which nobody expects statistics. ours: written by this package, contiguous.
     """
     heads = heads_of(stored.shapes)
     if heads is None:
@@ -48,6 +51,8 @@ def decide(stored: Stored, layout: str, switch: QkvSwitch, *, synthetic: bool) -
         return _by_construction(switch)
     if heads.count == 1:
         return QkvDecision("contiguous", "single head", "with one head both orders are the same")
+    if ours and switch == "auto":
+        return QkvDecision("contiguous", "construction", "the file was derived by h3runtime, which writes no other")
     found = gather(stored, heads)
     if switch != "auto":
         return _by_switch(switch, found)

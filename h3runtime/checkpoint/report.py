@@ -100,8 +100,8 @@ class FileReport:
     """family, component: as in `families`. reason: why the file can't be loaded, None where it can.
 
     partition_hint: `fl2va` or `ref2va` by the file's name, which is all there is (checkpoint-formats §2.3).
-    layout, prefix, qkv, synthetic, warnings: as in `CheckpointFile`. format: all in a word. formats: by layer group.
-    dtypes: of the stored tensors. tensors, data_bytes: of this component. bytes: of the files.
+    layout, prefix, qkv, synthetic, model, warnings: as in `CheckpointFile`. format: all in a word. formats: by layer
+    group. dtypes: of the stored tensors. tensors, data_bytes: of this component. bytes: of the files.
     """
 
     file: str
@@ -120,6 +120,7 @@ class FileReport:
     bytes: int
     parts: tuple[Part, ...]
     synthetic: bool
+    model: str | None
     metadata: Mapping[str, str]
     warnings: tuple[str, ...] = ()
     adaln: Adaln | None = None
@@ -149,6 +150,7 @@ def describe(file: CheckpointFile, component: Component) -> FileReport:
         bytes=file.size,
         parts=_parts(file.parts),
         synthetic=file.synthetic,
+        model=file.model,
         metadata=file.metadata,
         warnings=file.warnings,
         adaln=_adaln(file) if transformer else None,
@@ -186,6 +188,7 @@ def describe_other(source: Source) -> FileReport:
         bytes=sum(part.size for part in source.parts),
         parts=_parts(source.parts),
         synthetic=False,
+        model=None,
         metadata=source.metadata,
         warnings=(*source.warnings, *(lora.odd if lora is not None else ())),
         lora=lora,

@@ -252,6 +252,7 @@ def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verif
         qkv=None if file.qkv is None else f"{file.qkv.order} ({file.qkv.how}: {file.qkv.why})",
         warnings=tuple(map(encodable, (*file.warnings, *verified.warnings))),
         adaln=adaln_form(file.shapes) if part.component == "transformer" else None,
+        model=None if file.model is None else encodable(file.model),
     )
 
 

@@ -23,6 +23,7 @@ def test_ready_tells_what_the_engine_is(server: Running) -> None:
             "format": "nvfp4",
             "bytes": 10,
             "synthetic": True,
+            "model": None,
             "partition": None,
             "adaln": None,
             "qkv": None,

@@ -37,6 +37,7 @@ def document(found: Inspection) -> dict[str, Any]:
         "sha256": found.sha256,
         "files": [{**asdict(part), "sha256": found.digests.get(part.name)} for part in report.parts],
         "synthetic": report.synthetic,
+        "model": report.model,
         "metadata": dict(report.metadata),
         "dimensions": dict(found.dimensions),
         "machine": _machine(found.machine),

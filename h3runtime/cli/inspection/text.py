@@ -20,7 +20,7 @@ def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
     report = found.report
     yield "file", f"{report.file}  {_bytes(report.bytes)}, {report.tensors} tensors"
     what = report.title.partition(" ")[2] if report.reason is None else report.title
-    yield "what", f"{report.family}: {what}{' (made up, not trained)' if report.synthetic else ''}"
+    yield "what", f"{report.family}: {what}{_whose(report)}"
     if report.reason is not None:
         yield "loads", f"no: {report.reason}"
     if report.partition_hint is not None:
@@ -39,6 +39,12 @@ def _lines(found: Inspection) -> Iterator[tuple[str, str]]:
         yield from _machine(found.machine)
     for warning in report.warnings:
         yield "warning", warning
+
+
+def _whose(report: FileReport) -> str:
+    if report.synthetic:
+        return " (made up, not trained)"
+    return f" ({report.model}, a trained miniature)" if report.model is not None else ""
 
 
 def _transformer(report: FileReport) -> Iterator[tuple[str, str]]:

@@ -61,7 +61,7 @@ function summary(body) {
 function factsOf(body) {
   const models = body.models.map((model) => [
     title([model.component, model.partition].filter(Boolean).join(" ")),
-    `${model.file}, ${model.format}, ${bytes(model.bytes)}${model.synthetic ? ", made-up weights" : ""}`,
+    `${model.file}, ${model.format}, ${bytes(model.bytes)}${model.synthetic ? ", made-up weights" : ""}${model.model ? `, ${model.model}` : ""}`,
   ]);
   const facts = [
     ["Version", body.version],
