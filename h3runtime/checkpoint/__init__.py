@@ -15,6 +15,8 @@
     report, lora_report           what `inspect` tells of a file
     writer                        the other way: a safetensors file
     synthetic, synthetic_mark     checkpoints that are made up, and their mark
+    embedded, model_name          h3-nano, derived from the package's masters, and its mark
+    checkpoint_set                everything that an engine loads, as paths
 
 Used by `engine` and the command line.
 """

@@ -12,7 +12,6 @@ Nothing is hashed here. Read by `verify`; `write_sums` is for whoever makes file
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -22,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from h3runtime.checkpoint.hashing import HEX
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.tensor_file import checkpoint_error, reason
+from h3runtime.checkpoint.writer import write_whole
 from h3runtime.errors import Offence
 
 SUMS_NAME = "SHA256SUMS"
@@ -85,9 +85,8 @@ def write_sums(folder: Path, digests: Mapping[str, str]) -> Path:
     path = folder / SUMS_NAME
     kept = {name: digest for name, digest in _listed(path) if name not in digests}
     lines = [f"{digest}  {name}\n" for name, digest in sorted({**kept, **digests}.items())]
-    temporary = folder / f".{SUMS_NAME}.{os.getpid()}"
-    temporary.write_text("".join(lines), encoding="utf-8", errors="surrogateescape")
-    return temporary.replace(path)
+    write_whole(path, "".join(lines).encode("utf-8", "surrogateescape"))
+    return path
 
 
 def _places(path: Path) -> list[Path]:

@@ -35,11 +35,11 @@ def sha256_of(path: Path, cache_dir: Path | None = None, on_bytes: Callable[[int
     on_bytes: told now and then how many bytes of the file have been read.
     """
     try:
-        identity = _identity(path)
+        identity = identity_of(path)
         known = remembered(identity, cache_dir)
         digest = known or _hash(path, on_bytes)
         # A file that changed while it was read has no digest worth remembering.
-        if known is None and _identity(path) == identity:
+        if known is None and identity_of(path) == identity:
             remember(identity, digest, cache_dir)
     except OSError as error:
         raise checkpoint_error(path, [Offence(FILE, f"can't be hashed: {reason(error)}")]) from None
@@ -85,7 +85,8 @@ def remember(identity: Identity, digest: str, cache_dir: Path | None) -> None:
         Path(temporary).replace(cache_dir / CACHE_NAME)
 
 
-def _identity(path: Path) -> Identity:
+def identity_of(path: Path) -> Identity:
+    """OSError if there is no such file."""
     found = path.stat()
     return Identity(str(path.resolve()), found.st_size, found.st_mtime_ns, found.st_ino)
 

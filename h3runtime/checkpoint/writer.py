@@ -18,7 +18,9 @@ from typing import BinaryIO
 
 import torch
 
-from h3runtime.checkpoint.header import DTYPES
+from h3runtime.checkpoint.header import DTYPES, FILE
+from h3runtime.checkpoint.tensor_file import checkpoint_error
+from h3runtime.errors import Offence
 
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 RANKS = {dtype: rank for rank, dtype in enumerate(DTYPES.values())}
@@ -44,14 +46,25 @@ def appearing(path: Path) -> Iterator[BinaryIO]:
         raise
 
 
-def write_file(path: Path, tensors: Mapping[str, torch.Tensor], metadata: Mapping[str, str] | None = None) -> str:
-    """CPU tensors and metadata -> `path`, replacing what is there. Its SHA-256; OSError if the disk says no."""
+def write_file(
+    path: Path,
+    tensors: Mapping[str, torch.Tensor],
+    metadata: Mapping[str, str] | None = None,
+    expected: str | None = None,
+) -> str:
+    """CPU tensors and metadata -> `path`, replacing what is there. Its SHA-256; OSError if the disk says no.
+
+    expected: the SHA-256 that it has to have; CheckpointError, and no file, if it gets another one.
+    """
     layout = in_order({name: (t.dtype, tuple(t.shape)) for name, t in tensors.items()})
     digest = hashlib.sha256()
     with appearing(path) as out:
         for part in _parts(layout, tensors, metadata):
             digest.update(part)
             out.write(part)
+        if expected not in (None, digest.hexdigest()):
+            told = f"was made with SHA-256 {digest.hexdigest()}, but has to have {expected}"
+            raise checkpoint_error(path, [Offence(FILE, told)])
     return digest.hexdigest()
 
 

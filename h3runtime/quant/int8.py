@@ -32,9 +32,11 @@ def quantize(weight: torch.Tensor, convrot: int | None = None) -> Int8Weight:
     """weight [N, K] float -> codes and scales; `convrot` is the size of the rotation's groups.
 
     From an FP32 weight they equal comfy-kitchen's eager `quantize_int8_convrot_weight` and `quantize_int8_rowwise` bit
-    for bit. Raises ValueError for anything non-finite and for a group that isn't a power of 4 dividing K.
+    for bit. An FP64 weight is rotated and divided in FP64: where its values are BF16's, every sum is exact and the
+    bytes are the same on every machine. Raises ValueError for anything non-finite and for a group that isn't a power of
+    4 dividing K.
     """
-    return _quantize(weight, convrot, torch.float32)
+    return _quantize(weight, convrot, torch.float64 if weight.dtype is torch.float64 else torch.float32)
 
 
 def quantize_kitchen(weight: torch.Tensor, convrot: int | None = None) -> Int8Weight:

@@ -1,4 +1,4 @@
-"""Small files to open and to spoil, and the embedded set made once."""
+"""Small files to open and to spoil, and the tiny set made once."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from h3runtime.checkpoint.synthetic.embedded import CheckpointSet, write_set
+from h3runtime.checkpoint.synthetic.tiny import CheckpointSet, write_set
 from h3runtime.checkpoint.writer import write_file
 
 Write = Callable[..., Path]
@@ -34,5 +34,5 @@ def write(tmp_path: Path) -> Write:
 
 
 @pytest.fixture(scope="session")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> CheckpointSet:
-    return write_set(tmp_path_factory.mktemp("embedded"))
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> CheckpointSet:
+    return write_set(tmp_path_factory.mktemp("tiny"))

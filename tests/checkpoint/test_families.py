@@ -13,7 +13,7 @@ from h3runtime.checkpoint.families import (
 )
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.synthetic import layouts
-from h3runtime.checkpoint.synthetic.embedded import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
+from h3runtime.checkpoint.synthetic.tiny import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
 from h3runtime.errors import CheckpointError
 from tests.checkpoint.conftest import Write
 

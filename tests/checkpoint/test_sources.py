@@ -13,7 +13,7 @@ from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import judge
 from h3runtime.checkpoint.synthetic import layouts
-from h3runtime.checkpoint.synthetic.embedded import TEXT_ENCODER, CheckpointSet
+from h3runtime.checkpoint.synthetic.tiny import TEXT_ENCODER, CheckpointSet
 from h3runtime.checkpoint.synthetic_mark import fingerprint
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.conditioning.config import TextEncoderConfig
@@ -281,31 +281,31 @@ def engine_models(made: CheckpointSet, transformer: Path, text_encoder: Path) ->
     return loader.models(torch.bfloat16)
 
 
-def test_the_engine_loads_the_release_as_it_is_published(embedded: CheckpointSet, tmp_path: Path) -> None:
+def test_the_engine_loads_the_release_as_it_is_published(tiny: CheckpointSet, tmp_path: Path) -> None:
     """Shards of interleaved NVFP4 and of the original encoder: the bits of the files that ComfyUI has."""
     tensors = {
         name: by_head(t.view(torch.uint8), 2).view(t.dtype) if "qkv_proj.weight" in name and t.ndim == 2 else t
-        for name, t in load_file(embedded.transformer).items()
+        for name, t in load_file(tiny.transformer).items()
     }
     transformer = write_shards(tmp_path / "transformer", tensors)
-    encoder = {theirs(name): tensor for name, tensor in load_file(embedded.text_encoder).items()}
+    encoder = {theirs(name): tensor for name, tensor in load_file(tiny.text_encoder).items()}
     text_encoder = write_shards(tmp_path / "text_encoder", encoder)
     vision = {"num_heads": 2, "deepstack_visual_indexes": [0, 1, 2]}
     (text_encoder / "config.json").write_text(json.dumps({"vision_config": vision}))
-    ours = engine_models(embedded, embedded.transformer, embedded.text_encoder)
-    raw = engine_models(embedded, transformer, text_encoder)
+    ours = engine_models(tiny, tiny.transformer, tiny.text_encoder)
+    raw = engine_models(tiny, transformer, text_encoder)
     assert same(resident(ours.transformers["fl2va"]), resident(raw.transformers["fl2va"]))
     assert same(resident(ours.text_encoder), resident(raw.text_encoder))
     assert ours.text_encoder.config == raw.text_encoder.config
     assert (raw.facts[0].qkv or "").startswith("interleaved (convention: ") and raw.warnings == ()
 
 
-def test_the_engine_refuses_other_models_by_name_and_all_at_once(embedded: CheckpointSet, tmp_path: Path) -> None:
+def test_the_engine_refuses_other_models_by_name_and_all_at_once(tiny: CheckpointSet, tmp_path: Path) -> None:
     ltx, gguf = tmp_path / "ltx.safetensors", tmp_path / "encoder.gguf"
     write_file(ltx, {"transformer_blocks.0.audio_to_video_attn.to_q.weight": torch.zeros(2, 2)})
     gguf.write_bytes(b"GGUF\3\0\0\0")
     with pytest.raises(CheckpointError) as caught:
-        engine_models(embedded, ltx, gguf)
+        engine_models(tiny, ltx, gguf)
     assert "ltx.safetensors: looks like an LTX transformer" in caught.value.message
     assert "encoder.gguf: is a GGUF file" in caught.value.message
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from h3runtime.__main__ import main
-from h3runtime.checkpoint.synthetic.embedded import CheckpointSet, write_set
+from h3runtime.checkpoint.synthetic.tiny import CheckpointSet, write_set
 from h3runtime.checkpoint.writer import write_file
 from tests.checkpoint import tiny_transformer as tiny
 

@@ -2,7 +2,7 @@
 
 The three files have the published ones' form (conditioning contract §1.4): 256 byte characters in `vocab.json`, no
 merges, and the added tokens at their real ids, H3's seven listed without ids so that a reader has to number them.
-Fed by `embedded`; read by `conditioning`.
+Fed by `tiny` and `synthesis`; read by `conditioning`.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     MadeFile -> header and size without any value; `write` makes all values in memory, quantises them, writes them
 
-Fed with sizes by `embedded` (the default set) and `synthesis` (the sets of `h3runtime synth`). Files of the published
+Fed with sizes by `tiny` and `synthesis` (the sets of `h3runtime synth`). Files of the published
 sizes are planned here too, but written by `full_size`, which never holds a whole tensor.
 """
 

@@ -24,12 +24,12 @@ from h3runtime.checkpoint.expected import SUMS_NAME, write_sums
 from h3runtime.checkpoint.partition import FL2VA
 from h3runtime.checkpoint.synthetic import layouts
 from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
-from h3runtime.checkpoint.synthetic.embedded import METADATA, TOKENIZER, TOLD, VIDEO_VAE
 from h3runtime.checkpoint.synthetic.full_size import write_streamed
 from h3runtime.checkpoint.synthetic.made_files import MadeFile, SetSizes, set_files
 from h3runtime.checkpoint.synthetic.published import SetFormat
 from h3runtime.checkpoint.synthetic.recipes.audio_vae import FULL_STREAM
 from h3runtime.checkpoint.synthetic.staging import staged
+from h3runtime.checkpoint.synthetic.tiny import METADATA, TOKENIZER, TOLD, VIDEO_VAE
 from h3runtime.checkpoint.writer import write_whole
 from h3runtime.errors import DiskFull, Offence, invalid
 from h3runtime.settings import PARTITION_PATHS, variable

@@ -14,7 +14,6 @@ from h3runtime.backends.linear.dequant import dense
 from h3runtime.checkpoint.assemble import assemble
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.synthetic import full_size, layouts, published
-from h3runtime.checkpoint.synthetic.embedded import VIDEO_VAE
 from h3runtime.checkpoint.synthetic.full_size import Run, tensor_runs, write_streamed
 from h3runtime.checkpoint.synthetic.made_files import MadeFile
 from h3runtime.checkpoint.synthetic.recipes.text_encoder import text_encoder
@@ -22,6 +21,7 @@ from h3runtime.checkpoint.synthetic.recipes.transformer import transformer
 from h3runtime.checkpoint.synthetic.recipes.video_vae import video_vae
 from h3runtime.checkpoint.synthetic.storage import Storage
 from h3runtime.checkpoint.synthetic.synthesis import Order, plan
+from h3runtime.checkpoint.synthetic.tiny import VIDEO_VAE
 
 SIZES = layouts.TransformerSizes(hidden=512, layers=2, heads=4, ffn=768, text_dim=256, time_hidden=256, time_dim=64)
 FULL_ADALN = layouts.TransformerSizes(

@@ -11,9 +11,9 @@ import pytest
 from h3runtime.checkpoint.families import detect_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.synthetic import full_size, layouts, synthesis
-from h3runtime.checkpoint.synthetic.embedded import AUDIO_VAE, VIDEO_VAE
 from h3runtime.checkpoint.synthetic.published import FORMATS
 from h3runtime.checkpoint.synthetic.synthesis import Order, Written, environment, plan, write_headers, write_set
+from h3runtime.checkpoint.synthetic.tiny import AUDIO_VAE, VIDEO_VAE
 from h3runtime.errors import DiskFull, InvalidRequest, OutputExists
 from h3runtime.settings import resolve
 

@@ -1,21 +1,23 @@
-"""The embedded default: a tiny checkpoint set in the published layouts, made at first use into the user's cache.
+"""The tiny set: random weights in the published layouts, the smallest that every part of the pipeline takes.
 
 Both transformers, what they share, and a tokenizer folder, about 32 MB, the same bytes on every machine for one version
-of the code. The folder is named after a hash of the code that makes it, so a new version makes a new set. Every file
-appears whole or not at all; two processes that race write the same bytes, and whoever renames last changes nothing.
+of the code. In a cache, the folder is named after a hash of the code that makes it, so a new version makes a new set.
+Every file appears whole or not at all; two processes that race write the same bytes, and whoever renames last changes
+nothing.
 
 The weights are random (see `recipes`): the clips are abstract, but every part of the pipeline does its real work and
-reacts to every input. Metadata says `h3runtime_synthetic`. Fed with a cache folder by the command line and the tests.
+reacts to every input. Metadata says `h3runtime_synthetic`, so that checks of a clip only warn. Fed with a folder by the
+tests, which want two transformers that differ and no trained weights' habits; its sizes are `synthesis`' too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from h3runtime.checkpoint.checkpoint_set import CheckpointSet
 from h3runtime.checkpoint.file import CONFIG_KEY
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.partition import FL2VA, REF2VA
@@ -35,7 +37,6 @@ TOKENIZER = "tokenizer"
 MAKERS = (
     "checkpoint/synthetic/byte_tokenizer.py",
     "checkpoint/synthetic/constants.py",
-    "checkpoint/synthetic/embedded.py",
     "checkpoint/synthetic/layouts.py",
     "checkpoint/synthetic/made_files.py",
     "checkpoint/synthetic/published.py",
@@ -46,6 +47,7 @@ MAKERS = (
     "checkpoint/synthetic/recipes/transformer.py",
     "checkpoint/synthetic/recipes/video_vae.py",
     "checkpoint/synthetic/storage.py",
+    "checkpoint/synthetic/tiny.py",
     "checkpoint/writer.py",
     "quant/int8.py",
     "quant/nvfp4.py",
@@ -76,26 +78,14 @@ AUDIO_VAE = layouts.AudioVaeSizes(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointSet:
-    """Paths of everything an engine loads. `transformer` is FL2VA's, `ref2va` Ref2VA's; `tokenizer` is a folder."""
-
-    transformer: Path
-    ref2va: Path
-    text_encoder: Path
-    video_vae: Path
-    audio_vae: Path
-    tokenizer: Path
-
-
 def _members() -> tuple[MadeFile, ...]:
     sizes = SetSizes(TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE)
     return set_files("nvfp4", sizes, SEED, METADATA, TOLD, (FL2VA, REF2VA))
 
 
-def embedded_set(cache_dir: Path) -> CheckpointSet:
+def tiny_set(cache_dir: Path) -> CheckpointSet:
     """The set below `cache_dir`, made if it isn't there yet or isn't whole. CheckpointError if it can't be written."""
-    return write_set(cache_dir / "embedded" / source_hash())
+    return write_set(cache_dir / "tiny" / source_hash())
 
 
 def write_set(folder: Path) -> CheckpointSet:
@@ -111,7 +101,7 @@ def write_set(folder: Path) -> CheckpointSet:
                 write_whole(folder / TOKENIZER / name, content)
     except OSError as error:
         reason = os.strerror(error.errno).lower() if error.errno else "input/output error"
-        message = f"the embedded model can't be written to the cache: {reason}"
+        message = f"the tiny set can't be written to the cache: {reason}"
         raise checkpoint_error(folder, [Offence(FILE, message, "a writable XDG_CACHE_HOME")]) from None
     fl2va, ref2va, text_encoder, video_vae, audio_vae = (folder / member.name for member in members)
     return CheckpointSet(fl2va, ref2va, text_encoder, video_vae, audio_vae, folder / TOKENIZER)

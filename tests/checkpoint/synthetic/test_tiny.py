@@ -1,4 +1,4 @@
-"""The embedded set: the published layouts, the same bytes everywhere, and results that live end to end."""
+"""The tiny set: the published layouts, the same bytes everywhere, and results that live end to end."""
 
 import hashlib
 import json
@@ -21,9 +21,9 @@ from h3runtime.checkpoint.families import detect_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import load_module
 from h3runtime.checkpoint.rules import LoadRule
-from h3runtime.checkpoint.synthetic import embedded as embedded_module
 from h3runtime.checkpoint.synthetic import made_files
-from h3runtime.checkpoint.synthetic.embedded import CheckpointSet, embedded_set
+from h3runtime.checkpoint.synthetic import tiny as tiny_module
+from h3runtime.checkpoint.synthetic.tiny import CheckpointSet, tiny_set
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.config import TextEncoderConfig
 from h3runtime.conditioning.encoder import TextEncoder
@@ -60,18 +60,18 @@ def files(of: CheckpointSet) -> tuple[Path, ...]:
 # --- the files ---
 
 
-def test_the_bytes_are_the_known_ones(embedded: CheckpointSet) -> None:
-    assert {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files(embedded)} == SHA256
-    assert sum(p.stat().st_size for p in files(embedded)) < 40e6
+def test_the_bytes_are_the_known_ones(tiny: CheckpointSet) -> None:
+    assert {p.name: hashlib.sha256(p.read_bytes()).hexdigest() for p in files(tiny)} == SHA256
+    assert sum(p.stat().st_size for p in files(tiny)) < 40e6
 
 
-def test_another_process_makes_the_same_bytes(embedded: CheckpointSet, tmp_path: Path) -> None:
+def test_another_process_makes_the_same_bytes(tiny: CheckpointSet, tmp_path: Path) -> None:
     """Two at once, into one folder, with other thread counts: whoever is last changes nothing."""
     code = "import sys, torch; from pathlib import Path; torch.set_num_threads(int(sys.argv[2]));"
-    code += "from h3runtime.checkpoint.synthetic.embedded import write_set; write_set(Path(sys.argv[1]))"
+    code += "from h3runtime.checkpoint.synthetic.tiny import write_set; write_set(Path(sys.argv[1]))"
     racing = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path), str(n)]) for n in (1, 2)]
     assert [p.wait(timeout=120) for p in racing] == [0, 0]
-    for path in files(embedded):
+    for path in files(tiny):
         assert (tmp_path / path.name).read_bytes() == path.read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*SHA256, "tokenizer"])
 
@@ -80,25 +80,25 @@ def test_whole_files_are_left_alone_and_broken_ones_mended(tmp_path: Path, monke
     made: list[str] = []
     real = made_files.write_file
     monkeypatch.setattr(made_files, "write_file", lambda path, *rest: made.append(path.name) or real(path, *rest))
-    first = embedded_set(tmp_path)
-    assert made == list(SHA256) and embedded_module.source_hash() in str(first.transformer)
+    first = tiny_set(tmp_path)
+    assert made == list(SHA256) and tiny_module.source_hash() in str(first.transformer)
     made.clear()
-    assert embedded_set(tmp_path) == first and not made
+    assert tiny_set(tmp_path) == first and not made
     with first.audio_vae.open("r+b") as file:
         file.truncate(1000)
     (first.tokenizer / "vocab.json").unlink()
-    embedded_set(tmp_path)
+    tiny_set(tmp_path)
     assert made == [first.audio_vae.name] and (first.tokenizer / "vocab.json").is_file()
 
 
 def test_a_cache_that_can_t_be_written_is_typed(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(CheckpointError, match="can't be written to the cache"):
-        embedded_set(tmp_path / "file")
+        tiny_set(tmp_path / "file")
 
 
-def test_the_layouts_are_the_published_ones(embedded: CheckpointSet) -> None:
-    with CheckpointFile(embedded.transformer) as file:
+def test_the_layouts_are_the_published_ones(tiny: CheckpointSet) -> None:
+    with CheckpointFile(tiny.transformer) as file:
         assert file.synthetic and detect_component(file.shapes) == "transformer"
         assert file.shapes["adaln_t_table"] == (1025, 8) and file.dtypes["adaln_t_table"] is torch.float32
         assert file.dtypes["blocks.0.adaln_proj.linear.weight"] is torch.float16
@@ -107,7 +107,7 @@ def test_the_layouts_are_the_published_ones(embedded: CheckpointSet) -> None:
         assert set(file.layers) == {
             f"blocks.{i}.{leaf}" for i in range(3) for leaf in ("attn.qkv_proj", "attn.out_proj", "mlp.fc1", "mlp.fc2")
         }
-    with CheckpointFile(embedded.text_encoder) as file:
+    with CheckpointFile(tiny.text_encoder) as file:
         assert file.synthetic and detect_component(file.shapes) == "text_encoder"
         assert file.shapes["model.embed_tokens.weight"][0] == 151936
         assert bytes(file.read("model.embed_tokens.comfy_quant")) == b'{"format": "int8_tensorwise"}'
@@ -115,20 +115,20 @@ def test_the_layouts_are_the_published_ones(embedded: CheckpointSet) -> None:
         assert marker == b'{"format": "nvfp4", "full_precision_matrix_mult": true}'
         scaled = {n.split(".")[-2] for n in file.entries if n.endswith("pre_quant_scale")}
         assert scaled == {"o_proj", "down_proj"} and len(file.layers) == 4 * 7 + 1
-    for path, component in ((embedded.video_vae, "video_vae"), (embedded.audio_vae, "audio_vae")):
+    for path, component in ((tiny.video_vae, "video_vae"), (tiny.audio_vae, "audio_vae")):
         with CheckpointFile(path) as file:
             assert file.synthetic and detect_component(file.shapes) == component
 
 
-def test_the_tokenizer_gives_bytes_and_the_real_special_ids(embedded: CheckpointSet) -> None:
-    tokenizer = PromptTokenizer.from_folder(embedded.tokenizer)
+def test_the_tokenizer_gives_bytes_and_the_real_special_ids(tiny: CheckpointSet) -> None:
+    tokenizer = PromptTokenizer.from_folder(tiny.tokenizer)
     assert len(tokenizer.encode("ab é")) == 5 and max(tokenizer.encode("äöü ~\n\0")) < 256
     ids = tokenizer.encode("<|vision_start|><|vision_end|><d></d><|caption_end|><think>")
     assert ids == [151652, 151653, 151669, 151670, 151675, 151667]
 
 
-def test_the_tokenizer_lists_the_published_added_tokens(embedded: CheckpointSet) -> None:
-    ours = json.loads((embedded.tokenizer / "tokenizer_config.json").read_text())
+def test_the_tokenizer_lists_the_published_added_tokens(tiny: CheckpointSet) -> None:
+    ours = json.loads((tiny.tokenizer / "tokenizer_config.json").read_text())
     published = Path(__file__).parents[4] / "shared" / "tokenizer" / "tokenizer_config.json"
     if not published.is_file():
         pytest.skip("the published tokenizer isn't here")
@@ -198,8 +198,8 @@ class Studio:
 
 
 @pytest.fixture(scope="module")
-def studio(embedded: CheckpointSet) -> Studio:
-    return Studio(embedded)
+def studio(tiny: CheckpointSet) -> Studio:
+    return Studio(tiny)
 
 
 PROMPT, OTHER = "A red fox runs through deep snow at dawn.", "Waves break on a black beach while a choir sings."
