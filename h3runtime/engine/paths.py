@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from h3runtime.checkpoint.embedded.listing import NAME
+from h3runtime.checkpoint.embedded.masters import FOLDER
+from h3runtime.checkpoint.embedded.sets import embedded_set, is_embedded
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.partition import FL2VA, REF2VA
-from h3runtime.checkpoint.synthetic.embedded import embedded_set
+from h3runtime.checkpoint.synthetic.tiny import tiny_set
 from h3runtime.engine.components import NEED
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.settings import PARTITION_PATHS, Settings, default_cache_dir, variable
@@ -32,7 +35,7 @@ COMPONENTS: Mapping[str, Component] = {
 
 @dataclass(frozen=True, slots=True)
 class ModelPaths:
-    """One file, or one folder of files, a component; `tokenizer` is a folder. `embedded`: the synthesised default.
+    """One file, or one folder of files, a component; `tokenizer` is a folder. `embedded`: h3-nano, the default.
 
     transformers: by partition, in the order of loading; those that are served.
     """
@@ -51,8 +54,9 @@ def model_paths(
     """What the settings name of what is asked for; all of it from the embedded set if they name none of it.
 
     A transformer that is named is served, with or without the other one. A set with another part missing is completed
-    from the embedded one only if its own weights are made up as well: real weights beside made-up ones would give noise
-    without an error. SettingsError names what is missing, CheckpointError what is broken.
+    from the embedded one only if the parts that it has are the embedded model's, in whatever format: any others have an
+    encoder and VAEs of their own, and these would give noise without an error. SettingsError names what is missing,
+    CheckpointError what is broken.
     """
     fields = [PARTITION_PATHS[partition] for partition in partitions]
     given = {name: path for name in (*fields, *shared) if (path := getattr(settings, name)) is not None}
@@ -64,9 +68,9 @@ def model_paths(
     missing = [name for name in (*wanted, *shared) if name not in given]
     if not missing:
         return _paths(given, embedded=False)
-    if not all(_is_synthetic(name, path, settings) for name, path in given.items() if name in COMPONENTS):
+    if not all(_is_embedded(name, path, settings) for name, path in given.items() if name in COMPONENTS):
         raise _half_a_set(missing, wanted)
-    embedded = _embedded()
+    embedded = _embedded(settings)
     return _paths({name: given.get(name, embedded[name]) for name in (*wanted, *shared)}, embedded=not given)
 
 
@@ -104,19 +108,22 @@ def _half_a_set(missing: Sequence[str], transformers: Sequence[str]) -> Settings
     return SettingsError(f"{', '.join(names)}: {why}", [Offence(name, why, "all of them or none") for name in names])
 
 
-def _embedded() -> dict[str, Path]:
-    made = embedded_set(default_cache_dir())
+def _embedded(settings: Settings) -> dict[str, Path]:
+    # The masters are on their way into the package.
+    is_there = (FOLDER / NAME).is_file()
+    full = settings.verify == "full"
+    made = embedded_set(default_cache_dir(), full=full) if is_there else tiny_set(default_cache_dir())
     transformers = {FL2VA: made.transformer, REF2VA: made.ref2va}
     shared = (made.text_encoder, made.video_vae, made.audio_vae, made.tokenizer)
     by_field = {PARTITION_PATHS[partition]: path for partition, path in transformers.items()}
     return by_field | dict(zip(SHARED_PATHS, shared, strict=True))
 
 
-def _is_synthetic(name: str, path: Path, settings: Settings) -> bool:
+def _is_embedded(name: str, path: Path, settings: Settings) -> bool:
     """Of a file that is what it should be: one that isn't is told by what it is, not by what is missing beside it."""
     with CheckpointFile(path, qkv_order=settings.qkv_order) as file:
         require_component(file.path, file.shapes, COMPONENTS[name])
-        return file.synthetic
+        return is_embedded(file.metadata)
 
 
 def _paths(found: Mapping[str, Path], *, embedded: bool) -> ModelPaths:

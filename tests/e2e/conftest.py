@@ -1,4 +1,4 @@
-"""The real engine on the embedded model, loaded once for all tests that run it in this process."""
+"""The real engine on the tiny set, loaded once for all tests that run it in this process."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -11,13 +11,16 @@ from PIL import Image
 from h3runtime.core import GenerateSpec, MediaFile, SamplerSettings, Task
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.settings import Settings
+from tests.tiny_set import tiny_paths
 
 MakeSpec = Callable[..., GenerateSpec]
 
 
 @pytest.fixture(scope="session")
 def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResidentEngine]:
-    resident = ResidentEngine(Settings(device="cpu", data_dir=tmp_path_factory.mktemp("data")), threads=1)
+    resident = ResidentEngine(
+        Settings(device="cpu", data_dir=tmp_path_factory.mktemp("data"), **tiny_paths()), threads=1
+    )
     resident.load(lambda _: None)
     yield resident
     resident.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from h3runtime.checkpoint.synthetic.embedded import embedded_set
+from h3runtime.checkpoint.synthetic.tiny import tiny_set
 from h3runtime.engine import load as module
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import CheckpointError
@@ -19,8 +19,8 @@ from h3runtime.settings import Settings, default_cache_dir
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """A copy of the embedded set, by the settings that name its files."""
-    found = embedded_set(default_cache_dir())
+    """A copy of the tiny set, by the settings that name its files."""
+    found = tiny_set(default_cache_dir())
     names = ("transformer", "text_encoder", "video_vae", "audio_vae", "tokenizer")
     folder = shutil.copytree(found.transformer.parent, tmp_path / "set")
     settings = ("model_path", "text_encoder_path", "video_vae_path", "audio_vae_path", "tokenizer_path")

@@ -1,4 +1,4 @@
-"""A chain of three clips of the embedded model, from a list of requests to one file."""
+"""A chain of three clips of a tiny model, from a list of requests to one file."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""`compare` on what the embedded model made: two seeds, two dtypes of the VAE, the same thing twice."""
+"""`compare` on what a tiny model made: two seeds, two dtypes of the VAE, the same thing twice."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from h3runtime.core import GenerateSpec, SamplerSettings, Task
 from h3runtime.engine.decode import DecodeJob, decode
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.settings import Settings
+from tests.tiny_set import tiny_paths
 
 JOINS = [17, 18, 19, 20, 21]
 
@@ -34,7 +35,7 @@ def made(engine: ResidentEngine, tmp_path_factory: pytest.TempPathFactory) -> Pa
         engine.generate(spec, lambda _: None, lambda: False)
     for dtype in ("float16", "float32"):
         job = DecodeJob(folder / "5.mp4.latents.safetensors", frames=folder / dtype)
-        decode(Settings(device="cpu", vae_dtype=dtype), job, lambda _: None)
+        decode(Settings(device="cpu", vae_dtype=dtype, **tiny_paths()), job, lambda _: None)
     return folder
 
 

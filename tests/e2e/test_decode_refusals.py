@@ -11,6 +11,7 @@ from h3runtime.engine.decode import DecodeJob, decode
 from h3runtime.engine.latents_file import write_latents
 from h3runtime.errors import H3Error
 from h3runtime.settings import Settings
+from tests.tiny_set import tiny_paths
 
 
 @pytest.mark.parametrize(
@@ -32,5 +33,5 @@ def test_a_target_that_can_not_be_is_refused_first(
     write_latents(tmp_path / "l", Latents(torch.zeros(1, 24, 2, 4, 4), torch.zeros(1, 32, 2, 8)), {})
     job = DecodeJob(latents=tmp_path / "l", **{name: tmp_path / value for name, value in names.items()})
     with pytest.raises(H3Error) as caught:
-        decode(Settings(device="cpu"), job, lambda _: None)
+        decode(Settings(device="cpu", **tiny_paths()), job, lambda _: None)
     assert told in caught.value.message + "".join(offence.legal for offence in caught.value.offences)

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.synthetic import embedded, layouts, published
+from h3runtime.checkpoint.synthetic import layouts, published, tiny
 from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.synthetic.made_files import MadeFile
 from h3runtime.checkpoint.synthetic.recipes.audio_vae import audio_vae
@@ -24,7 +24,7 @@ from h3runtime.errors import CheckpointError, SettingsError
 from h3runtime.media.probe import read_frames
 from h3runtime.settings import Settings
 
-PRUNED = embedded.TRANSFORMER
+PRUNED = tiny.TRANSFORMER
 FULL = replace(PRUNED, curve=None, sinusoid=32, time_hidden=64, time_dim=32)
 COARSE = replace(PRUNED, curve=(257, 16))
 
@@ -44,20 +44,20 @@ def transformer_file(
 
 
 def encoder_file(folder: Path, stored: Storage = published.ENCODER_BF16) -> Path:
-    return _write(folder, "encoder", layouts.encoder_shapes(embedded.TEXT_ENCODER), text_encoder(1), stored)
+    return _write(folder, "encoder", layouts.encoder_shapes(tiny.TEXT_ENCODER), text_encoder(1), stored)
 
 
 def video_vae_file(folder: Path, stored: Storage = published.VIDEO_VAE_FP16) -> Path:
-    return _write(folder, "video_vae", layouts.video_vae_shapes(embedded.VIDEO_VAE), video_vae(1), stored)
+    return _write(folder, "video_vae", layouts.video_vae_shapes(tiny.VIDEO_VAE), video_vae(1), stored)
 
 
 def audio_vae_file(folder: Path) -> Path:
-    shapes = layouts.audio_vae_shapes(embedded.AUDIO_VAE)
+    shapes = layouts.audio_vae_shapes(tiny.AUDIO_VAE)
     return _write(folder, "audio_vae", shapes, audio_vae(1), published.AUDIO_VAE_FP32)
 
 
 def _write(folder: Path, name: str, shapes: layouts.Shapes, recipe: Recipe, stored: Storage, prefix: str = "") -> Path:
-    made = MadeFile("unprefixed", shapes, recipe, stored, embedded.METADATA)
+    made = MadeFile("unprefixed", shapes, recipe, stored, tiny.METADATA)
     made.write(folder)
     with CheckpointFile(folder / made.name) as file:
         path = folder / f"{name}.safetensors"
@@ -170,12 +170,6 @@ def test_half_a_set_of_real_weights_is_refused(base: dict[str, Path], tmp_path: 
     del half["audio_vae_path"], half["tokenizer_path"]
     with pytest.raises(SettingsError, match="H3_AUDIO_VAE_PATH, H3_TOKENIZER_PATH"):
         load(half)
-
-
-def test_made_up_weights_are_completed_by_the_embedded_set(base: dict[str, Path], tmp_path: Path) -> None:
-    engine = load({"model_path": base["model_path"]})
-    assert engine.facts().components[0].file == base["model_path"].name
-    assert engine.generate(spec(tmp_path), lambda _: None, lambda: False).frames == 5
 
 
 def test_a_broken_part_of_a_set_is_named(base: dict[str, Path], tmp_path: Path) -> None:

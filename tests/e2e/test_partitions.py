@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from h3runtime.checkpoint.sources import SYNTHETIC_KEY
-from h3runtime.checkpoint.synthetic.embedded import CheckpointSet, embedded_set
+from h3runtime.checkpoint.synthetic.tiny import CheckpointSet, tiny_set
 from h3runtime.core import GenerateSpec, LoadProgress, Progress, Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.engine import load as module
@@ -25,6 +25,7 @@ from h3runtime.errors import CheckpointError, H3Error, InvalidRequest, SettingsE
 from h3runtime.jobs.engine_view import reason_of
 from h3runtime.settings import Settings, default_cache_dir
 from tests.e2e.conftest import MakeSpec
+from tests.tiny_set import tiny_paths
 
 MIB = 2**20
 Files = dict[str, Path]
@@ -32,12 +33,12 @@ Files = dict[str, Path]
 
 @pytest.fixture(scope="module")
 def made() -> CheckpointSet:
-    return embedded_set(default_cache_dir())
+    return tiny_set(default_cache_dir())
 
 
 @pytest.fixture
 def files(made: CheckpointSet, tmp_path: Path) -> Files:
-    """A copy of the embedded set, by the settings that name its files."""
+    """A copy of the tiny set, by the settings that name its files."""
     folder = shutil.copytree(made.transformer.parent, tmp_path / "set")
     named = {
         "model_path": made.transformer,
@@ -51,7 +52,8 @@ def files(made: CheckpointSet, tmp_path: Path) -> Files:
 
 
 def settings(folder: Path, files: Files | None = None) -> Settings:
-    return Settings(device="cpu", data_dir=folder / "data", **files or {})
+    """files: all of the tiny set by default."""
+    return Settings(device="cpu", data_dir=folder / "data", **tiny_paths() if files is None else files)
 
 
 def loaded(folder: Path, files: Files | None = None, *partitions: str, **told: Callable[..., None]) -> ResidentEngine:
@@ -149,14 +151,14 @@ def test_the_warm_up_meets_both(tmp_path: Path, files: Files, made: CheckpointSe
 
 
 def test_a_task_of_the_other_partition_says_which_file_to_give(
-    tmp_path: Path, alone: ResidentEngine, made: CheckpointSet, make_spec: MakeSpec
+    tmp_path: Path, alone: ResidentEngine, make_spec: MakeSpec
 ) -> None:
     assert [part.partition for part in alone.facts().components] == ["fl2va", None, None, None]
     with pytest.raises(InvalidRequest, match="H3_REF2VA_MODEL_PATH") as caught:
         latents(alone, make_spec(task=Task.REF2VA))
     assert [(o.field, o.legal) for o in caught.value.offences] == [("task", "t2va, i2va, l2va, fl2va")]
-    # A transformer that is named is served, and no other, though its set is completed.
-    other = loaded(tmp_path, {"ref2va_model_path": made.ref2va})
+    # A transformer that is named is served, and no other.
+    other = loaded(tmp_path, {name: path for name, path in tiny_paths().items() if name != "model_path"})
     assert [part.partition for part in other.facts().components] == ["ref2va", None, None, None]
     for task in (Task.T2VA, Task.I2VA, Task.L2VA, Task.FL2VA):
         with pytest.raises(InvalidRequest, match="H3_MODEL_PATH"):
@@ -172,17 +174,18 @@ def test_a_command_loads_what_its_clip_needs(tmp_path: Path, files: Files) -> No
         ("ref2va", files["ref2va_model_path"]),
     ]
     assert model_paths(settings(tmp_path, files), ("ref2va",)).transformers == {"ref2va": files["ref2va_model_path"]}
-    assert list(model_paths(settings(tmp_path), ("fl2va",)).transformers) == ["fl2va"]
     assert model_paths(settings(tmp_path, files), (), VAE_PATHS).transformers == {}
     del files["model_path"]
     with pytest.raises(SettingsError, match="H3_MODEL_PATH is not set, and T2VA, I2VA, L2VA and FL2VA need it"):
         model_paths(settings(tmp_path, files), ("fl2va",))
 
 
-def test_made_up_weights_complete_no_real_ones(tmp_path: Path, files: Files) -> None:
+def test_weights_of_others_are_completed_by_nothing(tmp_path: Path, files: Files) -> None:
     for setting in ("model_path", "ref2va_model_path"):
         real = files[setting].with_name(f"real_{setting}.safetensors")
         save_file(load_file(files[setting]), real)
+        with pytest.raises(SettingsError, match="H3_TEXT_ENCODER_PATH, H3_VIDEO_VAE_PATH"):
+            model_paths(settings(tmp_path, {setting: files[setting]}))
         shared = {name: path for name, path in files.items() if not name.endswith("model_path")}
         alone = model_paths(settings(tmp_path, shared | {setting: real}))
         assert list(alone.transformers.values()) == [real] and not alone.embedded

@@ -47,6 +47,7 @@ from h3runtime.settings import Settings
 from tests.e2e.test_serve import SMALL
 from tests.faults.service import REAL, Service
 from tests.faults.service import look as looked
+from tests.tiny_set import tiny_paths
 
 MakeSpec = Callable[..., GenerateSpec]
 Fail = Callable[[], object]
@@ -188,7 +189,7 @@ def test_memory_that_can_not_be_given_back_asks_for_a_new_process(monkeypatch: p
 
 def test_full_memory_while_loading_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resident.Loader, "models", lambda *_: torch.empty(2**58))
-    starting = ResidentEngine(Settings(device="cpu", data_dir=tmp_path), threads=1)
+    starting = ResidentEngine(Settings(device="cpu", data_dir=tmp_path, **tiny_paths()), threads=1)
     with pytest.raises(OutOfMemory) as caught:
         starting.load(lambda _: None)
     assert (caught.value.message, caught.value.stage) == ("the host's memory is full", "loading")

@@ -12,7 +12,7 @@ import pytest
 
 from h3runtime.checkpoint.expected import write_sums
 from h3runtime.checkpoint.hashing import sha256_of
-from h3runtime.checkpoint.synthetic.embedded import embedded_set
+from h3runtime.checkpoint.synthetic.tiny import tiny_set
 from h3runtime.checkpoint.tensor_file import TensorFile
 from h3runtime.core import ComponentFacts, Progress
 from h3runtime.engine import load as module
@@ -30,8 +30,8 @@ Load = Callable[..., Models]
 
 @pytest.fixture
 def files(tmp_path: Path) -> dict[str, Path]:
-    """A copy of the embedded set, by the settings that name its files."""
-    found = embedded_set(default_cache_dir())
+    """A copy of the tiny set, by the settings that name its files."""
+    found = tiny_set(default_cache_dir())
     folder = shutil.copytree(found.transformer.parent, tmp_path / "set")
     (folder / "SHA256SUMS").unlink(missing_ok=True)
     paths = [getattr(found, name) for name in (*COMPONENTS, "tokenizer")]

@@ -7,13 +7,13 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from h3runtime.checkpoint.sources import SYNTHETIC_KEY
-from h3runtime.checkpoint.synthetic.embedded import embedded_set
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import CheckpointError
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.probe import probe_clip
-from h3runtime.settings import Settings, default_cache_dir
+from h3runtime.settings import Settings
 from tests.e2e.conftest import MakeSpec
+from tests.tiny_set import tiny_paths
 
 
 def broken_ffmpeg(folder: Path) -> FFmpeg:
@@ -24,7 +24,7 @@ def broken_ffmpeg(folder: Path) -> FFmpeg:
 
 
 def test_an_encoder_that_fails_is_told_and_can_be_put_right(tmp_path: Path, make_spec: MakeSpec) -> None:
-    engine = ResidentEngine(Settings(device="cpu", data_dir=tmp_path / "data"), threads=1)
+    engine = ResidentEngine(Settings(device="cpu", data_dir=tmp_path / "data", **tiny_paths()), threads=1)
     engine.tool = broken_ffmpeg(tmp_path)
     engine.load(lambda _: None)
     assert any("out of order" in warning for warning in engine.facts().warnings)
@@ -37,20 +37,22 @@ def test_an_encoder_that_fails_is_told_and_can_be_put_right(tmp_path: Path, make
 
 def test_it_needs_no_folder_but_the_servers_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/proc")
-    engine = ResidentEngine(Settings(device="cpu", data_dir=tmp_path), threads=1)
+    engine = ResidentEngine(Settings(device="cpu", data_dir=tmp_path, **tiny_paths()), threads=1)
     engine.load(lambda _: None)
     assert not any((tmp_path / "tmp").iterdir())
     engine.close()
 
 
 def test_weights_that_are_not_finite_are_named(tmp_path: Path) -> None:
-    made = embedded_set(default_cache_dir())
-    spoilt = tmp_path / made.transformer.name
-    weights, names = load_file(made.transformer), ("blocks.1.norm1.weight", "token_refiner.final_norm.weight")
+    transformer = tiny_paths()["model_path"]
+    spoilt = tmp_path / transformer.name
+    weights, names = load_file(transformer), ("blocks.1.norm1.weight", "token_refiner.final_norm.weight")
     for name in names:
         weights[name][3] = float("nan")
     save_file(weights, spoilt, {SYNTHETIC_KEY: "1"})
-    engine = ResidentEngine(Settings(device="cpu", data_dir=tmp_path, model_path=spoilt), threads=1)
+    engine = ResidentEngine(
+        Settings(device="cpu", data_dir=tmp_path, **(tiny_paths() | {"model_path": spoilt})), threads=1
+    )
     with pytest.raises(CheckpointError) as caught:
         engine.load(lambda _: None)
     assert {o.field for o in caught.value.offences} == set(names) and spoilt.name in caught.value.message

@@ -1,4 +1,4 @@
-"""Predicted peaks beside the resident size that the engine's process really reaches, on the embedded model: 15 %.
+"""Predicted peaks beside the resident size that the engine's process really reaches, on the tiny set: 15 %.
 
 Measured over eleven requests of 64x64x5 to 640x384x22 in one process: 0.93 to 1.09 of what was there.
 """

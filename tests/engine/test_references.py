@@ -50,7 +50,7 @@ def test_a_mixed_request_is_packed_by_the_closed_formula_and_told(engine, make_s
     assert segments[0][0] == "text" and segments[1:] == expected
     rows = found["rows"]
     assert (rows["ref_audio"], rows["total"]) == (track + voice, sum(count for _, _, count in segments))
-    # A row a byte in the embedded tokenizer; each vision block has a row before and one after it.
+    # A row a byte in the tiny set's tokenizer; each vision block has a row before and one after it.
     labels = [f"<Picture {i}>: " for i in (1, 2)] + ["<Audio 1>: ", "<Video 1>: ", "<0.2 seconds>", "<Audio 2>: "]
     blocks = [features_of(patch_grid(*sides)) + 2 for sides in ((32, 64), (32, 32), (64, 32))]
     assert rows["text"] == sum(map(len, labels)) + sum(blocks) + len(spec.prompt)

@@ -13,6 +13,7 @@ import torch
 from h3runtime.engine import determinism
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.settings import Settings
+from tests.tiny_set import tiny_paths
 
 Note = Callable[[str], None]
 
@@ -49,7 +50,7 @@ def note(request: pytest.FixtureRequest) -> Note:
 
 @pytest.fixture(scope="session")
 def engine(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResidentEngine]:
-    """The embedded model on the accelerator."""
+    """The tiny set on the accelerator."""
     yield from _loaded(str(cuda), tmp_path_factory.mktemp("gpu-data"))
 
 
@@ -60,7 +61,7 @@ def cpu_engine(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> 
 
 
 def _loaded(device: str, data_dir: Path) -> Iterator[ResidentEngine]:
-    resident = ResidentEngine(Settings(device=device, data_dir=data_dir))
+    resident = ResidentEngine(Settings(device=device, data_dir=data_dir, **tiny_paths()))
     resident.load(lambda _: None)
     yield resident
     resident.close()

@@ -1,4 +1,4 @@
-"""The whole engine on the accelerator with the embedded model, beside itself on the CPU."""
+"""The whole engine on the accelerator with a tiny model, beside itself on the CPU."""
 
 import gc
 from collections.abc import Iterator

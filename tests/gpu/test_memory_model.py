@@ -16,6 +16,7 @@ from h3runtime.engine.resident import ResidentEngine
 from h3runtime.settings import Settings
 from tests.gpu.conftest import Note
 from tests.gpu.requests import t2va
+from tests.tiny_set import tiny_paths
 
 pytestmark = pytest.mark.gpu
 
@@ -68,7 +69,9 @@ def test_colours_of_previews_are_those_of_the_decoder(engine: ResidentEngine, cp
 
 def test_previews_come_while_the_device_samples(cuda: torch.device, tmp_path: Path) -> None:
 
-    resident = ResidentEngine(Settings(device=str(cuda), data_dir=tmp_path), previews=True, warm_up=False)
+    resident = ResidentEngine(
+        Settings(device=str(cuda), data_dir=tmp_path, **tiny_paths()), previews=True, warm_up=False
+    )
     resident.load(lambda _: None)
     seen: list[bytes] = []
     resident.generate(t2va(tmp_path), lambda p: seen.extend([p.preview] if p.preview else []), lambda: False)
