@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.faults.cases import Case
+from tests.faults.case import Case
 from tests.faults.place import Findings, NotPlayable, Place
 
 END = "the_end"
+TIMES = 2
+"""How often the tests play each family."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +44,12 @@ def run_family(family: Mapping[str, Case], folder: Path) -> Iterator[Outcome]:
     if place is not None:
         yield _run(END, None, place)
         place.close()
+
+
+def require_sound(family: Mapping[str, Case], folder: Path) -> None:
+    """Nothing is lost, nothing is doubled, nothing is left."""
+    failed = [f"{o.case}: {o.findings}\n{o.error}" for o in run_family(family, folder) if o.failed]
+    assert not failed, "\n".join(failed)
 
 
 def _run(name: str, case: Case | None, place: Place) -> Outcome:
