@@ -21,7 +21,8 @@ A caption doesn't tell everything: where something bounces from, when, or how fa
 judges these too, for clips that must repeat their scene (rendered, or coded and decoded): position is the whole path,
 rhythm the times within 60 ms and pan the scene's own.
 
-Fed by the benchmarks, the training's log and the tests with decoded frames and samples.
+Fed by the benchmarks, the training's log and the tests with decoded frames and samples; `ssim` and `objects_match` are
+here for them too.
 """
 
 from __future__ import annotations
@@ -32,9 +33,9 @@ from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from h3runtime.core import FPS
+from h3runtime.media.similarity import ssim as ssim
 from h3runtime.nano.hearing import Sounds, Tone, listen
 from h3runtime.nano.seeing import Sight, Sights, look
 from h3runtime.nano.seeing import objects_match as objects_match
@@ -99,29 +100,6 @@ def score(verdicts: Iterable[Verdict]) -> dict[str, tuple[float, int]]:
             if value is not None:
                 columns[item].append(value)
     return {item: (sum(column) / max(1, len(column)), len(column)) for item, column in columns.items()}
-
-
-def ssim(a: NDArray[np.uint8], b: NDArray[np.uint8]) -> float:
-    """Structural similarity of two pictures uint8 [H, W, 3], or clips [F, H, W, 3]: 1 for equal ones.
-
-    As Wang et al. define it (2004): local means, variances and covariance under a Gaussian of 1.5 pixels cut at 11
-    wide, K1 = 0.01, K2 = 0.03, averaged over pixels, channels and frames.
-    """
-    x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
-    if x.shape != y.shape:
-        raise ValueError(f"pictures of {x.shape} and {y.shape} can't be compared")
-    c1, c2 = (0.01 * 255) ** 2, (0.03 * 255) ** 2
-    mean_x, mean_y = _blurred(x), _blurred(y)
-    var_x, var_y = _blurred(x * x) - mean_x**2, _blurred(y * y) - mean_y**2
-    cov = _blurred(x * y) - mean_x * mean_y
-    likeness = (2 * mean_x * mean_y + c1) * (2 * cov + c2) / ((mean_x**2 + mean_y**2 + c1) * (var_x + var_y + c2))
-    return float(likeness.mean())
-
-
-def _blurred(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    sigmas = (0.0,) * (values.ndim - 3) + (1.5, 1.5, 0.0)
-    blurred: NDArray[np.float64] = ndimage.gaussian_filter(values, sigmas, radius=[5 if s else 0 for s in sigmas])
-    return blurred
 
 
 def _partners(actors: Sequence[Actor], objects: Sequence[Sight]) -> tuple[Sight | None, ...]:
