@@ -46,13 +46,23 @@ PLACE_WORDS: Final[dict[str, tuple[str, ...]]] = {
     "right": ("on the right",),
 }
 OPENINGS: Final = ("", "", "", "There is ", "A video of ", "We see ")
-GROUNDS: Final = ("on a {} floor", "on a {} floor", "on {} ground", "over a {} floor", "above a {} floor")
+GROUNDS: Final = (
+    "on a {} floor",
+    "on a {} floor",
+    "on a {} floor",
+    "on {} floor",
+    "on {} ground",
+    "over a {} floor",
+    "above a {} floor",
+)
 SILENCES: Final = ("in silence", "without a sound", "silently", "with no sound")
 TIMBRE_WORDS: Final[dict[str, tuple[str, ...]]] = {
     "pure": ("with a pure tone", "sounding soft"),
     "bright": ("with a bright tone", "sounding bright"),
     "hollow": ("with a hollow tone", "sounding hollow"),
 }
+BARE: Final = 0.1
+"""Share of the subjects without an article, as people type them."""
 PICTURED: Final = ("the object in <Picture 1>", "the thing from <Picture 1>", "<Picture 1>")
 HEARD: Final = ("sounding like <Audio 1>", "with the sound of <Audio 1>")
 
@@ -70,8 +80,10 @@ def caption(scene: Scene, rng: np.random.Generator, *, pictured: bool = False, h
 
 def _subject(scene: Scene, actor: Actor, rng: np.random.Generator, pictured: bool) -> str:
     colour, shape = _one(COLOUR_WORDS[actor.colour], rng), _one(SHAPE_WORDS[actor.shape], rng)
-    article = "an" if colour[0] in "aeiou" else "a"
-    name = _one(PICTURED, rng) if pictured else f"{article} {colour} {shape}"
+    article = "an " if colour[0] in "aeiou" else "a "
+    if rng.random() < BARE:
+        article = ""
+    name = _one(PICTURED, rng) if pictured else f"{article}{colour} {shape}"
     place = _one(PLACE_WORDS[scene.place], rng) if scene.place else ""
     return " ".join(part for part in (name, _one(VERBS[actor.motion], rng), place) if part)
 

@@ -47,7 +47,7 @@ def render(
 
 def stage(scenes: Sequence[Scene], width: int, height: int, frames: int) -> Stage:
     """Where everything is: plain arrays, which another process may make ahead of time."""
-    floors = np.array([FLOORS[scene.floor] for scene in scenes], np.float32) / 255
+    floors = (np.array([FLOORS[scene.floor] for scene in scenes]) / 255).astype(np.float32)
     most = max(len(scene.actors) for scene in scenes)
     return Stage(width, height, frames, floors, tuple(_cast(scenes, i, width, height, frames) for i in range(most)))
 
@@ -97,7 +97,7 @@ def _cast(scenes: Sequence[Scene], index: int, width: int, height: int, frames: 
         np.array(clips, np.int64),
         np.stack(places).astype(np.float32),
         np.array([SHAPES.index(actor.shape) for actor in actors], np.int64),
-        np.array([COLOURS[actor.colour] for actor in actors], np.float32) / 255,
+        (np.array([COLOURS[actor.colour] for actor in actors]) / 255).astype(np.float32),
     )
 
 

@@ -178,7 +178,9 @@ def _head(dit: Dit, head: nn.Module, h: torch.Tensor, e: torch.Tensor) -> torch.
 
 
 def _norm(norm: RmsNorm, x: torch.Tensor) -> torch.Tensor:
-    return F.rms_norm(x, norm.weight.shape, norm.weight.to(x.dtype), norm.eps)
+    # Autocast may take the norm apart and carry on in fp32; the runtime's stays in x's dtype.
+    with torch.autocast(x.device.type, enabled=False):
+        return F.rms_norm(x, norm.weight.shape, norm.weight.to(x.dtype), norm.eps)
 
 
 def _attention(attention: Attention, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
