@@ -28,6 +28,7 @@ from torch import nn
 
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.nano import model
+from h3runtime.nano.training.orthogonal import Orthogonal
 from h3runtime.nano.training.video_decoding import TrainedDecoder
 from h3runtime.nano.training.video_encoding import encode_means, idle_blocks, pieces_of
 from h3runtime.nano.training.video_losses import LossWeights, decibels, reconstruction
@@ -41,8 +42,8 @@ from h3runtime.vae.video_vae import VideoVae
 Say = Callable[[str], None]
 MASTER, STATE = "video_vae.safetensors", "video_vae.state.safetensors"
 STATISTICS: Final = ("latents_mean", "latents_std")
-PIXELS_AT_ONCE = 64 * 22 * 128 * 128
-"""Of an encode or decode on a GPU; about 8 GB of working memory."""
+PIXELS_AT_ONCE = 48 * 22 * 128 * 128
+"""Of an encode or decode: 6 GB of working memory, and no tensor of 2^31 elements."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,16 @@ TILES = (
 class VideoTraining:
     """Every choice of a run.
 
-    rate: of AdamW at its height; it rises for `warm_up` steps and falls from `fall` of the time on. noise: its std as a
-    share of a channel's. pictures: weight of the loss of single pictures. average: decay of the mean of the weights.
-    measured: world clips for the statistics, `measured_size` pixels wide and high. reserve: seconds for the statistics
-    and the files.
+    rate: of AdamW at its height, `haste` times as much for what `Orthogonal` moves, with its `momentum`; it rises for
+    `warm_up` steps and falls from `fall` of the time on. noise: its std as a share of a channel's. pictures: weight of
+    the loss of single pictures. average: decay of the mean of the weights. measured: world clips for the statistics,
+    `measured_size` pixels wide and high. reserve: seconds for the statistics and the files.
     """
 
     tiles: tuple[Tile, ...] = TILES
     rate: float = 2e-3
+    haste: float = 1.0
+    momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
     warm_up: int = 100
@@ -116,10 +119,14 @@ def train_video_vae(
     while (share := (time.monotonic() - begun) / max(seconds - run.choices.reserve, 1e-9)) < 1:
         run.step(share)
         if run.steps % run.choices.say_every == 0:
+            run.guard(say)
             say(f"video VAE: step {run.steps} {time.monotonic() - begun:.0f} s {run.standing()}")
         if time.monotonic() - saved > run.choices.save_every:
             saved = time.monotonic()
             run.save(out)
+    if device.type == "cuda":
+        torch.backends.cudnn.benchmark = False
+    run.guard(say)
     say(f"video VAE: {run.save(out)}, {run.steps} steps, {time.monotonic() - begun:.0f} s")
 
 
@@ -131,33 +138,38 @@ class VideoRun:
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.vae = started(device, seed, resume)
         self.idle = idle_blocks(self.vae)
-        self.parameters = _trained(self.vae, self.idle)
+        self.parameters = list(_trained(self.vae, self.idle).values())
         self.average = [parameter.detach().clone() for parameter in self.parameters]
-        self.optimizer = _optimizer(self.parameters, choices, device)
+        self.optimizer, self.orthogonal = _optimizers(_trained(self.vae, self.idle), choices, device)
         self.decoder = TrainedDecoder(self.vae, self.dtype)
         self.pool = draw_pool(choices.scenes, seed, choices.variety).to(device)
         self.world = draw_pool(choices.measured, seed + 1).to(device)
         self.lots = np.random.default_rng(seed)
         self.generator = torch.Generator(device).manual_seed(seed)
-        self.steps = 0
+        # Kept on the device: to bring a constant there waits for all that is under way.
+        self.pixel_mean, self.pixel_std = (torch.tensor(v, device=device) for v in (PIXEL_MEAN, PIXEL_STD))
+        self.good = [weight.clone() for weight in self.average]
+        self.steps = self.falls = 0
         self.square = torch.zeros((), device=device)
         self._said = (0, time.monotonic())
 
     def step(self, share: float) -> None:
         """One update; `share` of the time is over."""
         choices = self.choices
+        rate = choices.rate * _height(self.steps, share, choices) / 2**self.falls
         for group in self.optimizer.param_groups:
-            group["lr"] = choices.rate * _height(self.steps, share, choices)
+            group["lr"] = rate
         tile = choices.tiles[int(self.lots.choice(len(choices.tiles), p=_shares(choices.tiles)))]
         if self.device.type == "cuda":
             # Searching for the fastest convolutions takes seconds per size: for the commonest alone.
-            torch.backends.cudnn.benchmark = tile == choices.tiles[0]
+            torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = tile == choices.tiles[0], 4
         pixels = random_views(self.pool, tile.count, tile.width, tile.height, choices.variety, self.generator)
-        loss, square = self._loss(normalised_views(pixels))
-        self.optimizer.zero_grad(set_to_none=True)
+        loss, square = self._loss((pixels / 255 - self.pixel_mean) / self.pixel_std)
+        self.vae.zero_grad(set_to_none=True)
         loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(self.parameters, choices.clip)
         self.optimizer.step()
+        self.orthogonal.step(choices.haste * rate)
         self.steps += 1
         self.square.lerp_(square.detach(), max(0.02, 1 / self.steps))
         decay = min(choices.average, (1 + self.steps) / (10 + self.steps))
@@ -174,6 +186,19 @@ class VideoRun:
         picture, _ = reconstruction(self.decoder(z[:half, :, :1]), pixels[:half, :1], weights)
         return loss + self.choices.pictures * picture + weights.latents * means.square().mean(), square
 
+    @torch.no_grad()
+    def guard(self, say: Say) -> None:
+        """Remember the averaged weights, or go back to those last remembered if the loss is a number no more."""
+        if bool(torch.isfinite(self.square)):
+            torch._foreach_copy_(self.good, self.average)
+            return
+        self.falls += 1
+        say(f"video VAE: step {self.steps}, the loss isn't finite; back to the last good weights, at half the rate")
+        for weights in (self.average, [p.detach() for p in self.parameters]):
+            torch._foreach_copy_(weights, self.good)
+        self.square.fill_(1)
+        self.optimizer, self.orthogonal = _optimizers(_trained(self.vae, self.idle), self.choices, self.device)
+
     def standing(self) -> str:
         """How it goes; waits for the device."""
         decibel = float(decibels(self.square))
@@ -185,13 +210,13 @@ class VideoRun:
     def save(self, out: Path) -> str:
         """Write master and state from the mean weights, statistics measured anew; says what it measured."""
         kept = [parameter.detach().clone() for parameter in self.parameters]
-        torch._foreach_copy_([p.data for p in self.parameters], self.average)
+        torch._foreach_copy_([p.detach() for p in self.parameters], self.average)
         said = measure(self.vae, self.world, self.choices.measured_size)
         out.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().float().cpu() for name, t in self.vae.state_dict().items()}
         write_file(out / STATE, tensors, {"steps": str(self.steps)})
         write_file(out / MASTER, {n: t if n in STATISTICS else t.half() for n, t in tensors.items()})
-        torch._foreach_copy_([p.data for p in self.parameters], kept)
+        torch._foreach_copy_([p.detach() for p in self.parameters], kept)
         return said
 
 
@@ -279,12 +304,6 @@ def _decoded(vae: VideoVae, latents: torch.Tensor) -> torch.Tensor:
     return torch.stack([to_bytes(denormalise(clip.unsqueeze(0))) for clip in joined])
 
 
-def normalised_views(pixels: torch.Tensor) -> torch.Tensor:
-    """[..., 3] of 0..255 -> ImageNet-normalised."""
-    mean, std = (torch.tensor(values, device=pixels.device) for values in (PIXEL_MEAN, PIXEL_STD))
-    return (pixels / 255 - mean) / std
-
-
 def _split(frames: torch.Tensor) -> Iterator[torch.Tensor]:
     yield from torch.split(frames, max(1, PIXELS_AT_ONCE // (frames[0].numel() // 3)))
 
@@ -294,18 +313,26 @@ def _cut(pixels: torch.Tensor, rows: TileAxis, columns: TileAxis, i: int, j: int
     return pixels[:, :, y : y + rows.tile, x : x + columns.tile]
 
 
-def _trained(vae: VideoVae, idle: frozenset[str]) -> list[nn.Parameter]:
+def _trained(vae: VideoVae, idle: frozenset[str]) -> dict[str, nn.Parameter]:
     """All but what nobody reads and the blocks that are left out."""
     left_out = ("decoder.mask_token", *(f"encoder.{name}." for name in idle))
-    return [p for name, p in vae.named_parameters() if not name.startswith(left_out)]
+    return {name: p for name, p in vae.named_parameters() if not name.startswith(left_out)}
 
 
-def _optimizer(parameters: list[nn.Parameter], choices: VideoTraining, device: torch.device) -> torch.optim.AdamW:
+def _optimizers(
+    named: dict[str, nn.Parameter], choices: VideoTraining, device: torch.device
+) -> tuple[torch.optim.AdamW, Orthogonal]:
+    """Matrices inside the encoder and the decoder's blocks are made orthogonal; AdamW has what touches pixels and
+    latents, and all vectors."""
+    inner = ("encoder.down.", "encoder.conv_out.", "decoder.transformer_blocks.")
+    matrices = {name: p for name, p in named.items() if p.ndim > 1 and name.startswith(inner)}
+    rest = [p for name, p in named.items() if name not in matrices]
     groups = [
-        {"params": [p for p in parameters if p.ndim > 1], "weight_decay": choices.weight_decay},
-        {"params": [p for p in parameters if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in rest if p.ndim > 1], "weight_decay": choices.weight_decay},
+        {"params": [p for p in rest if p.ndim <= 1], "weight_decay": 0.0},
     ]
-    return torch.optim.AdamW(groups, lr=choices.rate, betas=choices.betas, fused=device.type == "cuda")
+    adam = torch.optim.AdamW(groups, lr=choices.rate, betas=choices.betas, fused=device.type == "cuda")
+    return adam, Orthogonal(list(matrices.values()), choices.momentum, choices.weight_decay)
 
 
 def _height(steps: int, share: float, choices: VideoTraining) -> float:

@@ -124,9 +124,9 @@ def random_views(
     lots = torch.rand(5, count, device=device, generator=generator)
     index = (lots[0] * pool.floors.shape[0]).long()
     zoom = torch.where(lots[1] < variety.zoomed, 1 + (variety.zoom - 1) * lots[2], 1.0)
-    tile = torch.tensor([width, height], device=device)
-    canvas = (zoom.unsqueeze(1) * tile).round()
-    corner = ((canvas - tile) * lots[3:].T).floor()
+    wide, high = (zoom * width).round(), (zoom * height).round()
+    canvas = torch.stack([wide, high], 1)
+    corner = torch.stack([(wide - width) * lots[3], (high - height) * lots[4]], 1).floor()
     return views(pool, index, width, height, canvas, corner)
 
 

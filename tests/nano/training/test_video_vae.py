@@ -13,6 +13,7 @@ from h3runtime.checkpoint.load import load_module
 from h3runtime.nano import model
 from h3runtime.nano.pictures import render
 from h3runtime.nano.training.causal_conv import conv_frames, norm_silu
+from h3runtime.nano.training.orthogonal import STEP, Orthogonal
 from h3runtime.nano.training.video_decoding import TrainedDecoder
 from h3runtime.nano.training.video_encoding import encode_means, idle_blocks
 from h3runtime.nano.training.video_vae import (
@@ -105,6 +106,17 @@ def test_gradients_of_the_norm() -> None:
     assert torch.autograd.gradcheck(lambda *given: norm_silu(*given, 2, 1e-6), (x, weight, bias))
 
 
+def test_orthogonal_steps_have_the_size_of_the_rate() -> None:
+    weights = [torch.nn.Parameter(torch.zeros(8, 2, 3)), torch.nn.Parameter(torch.zeros(12, 5))]
+    for weight in weights:
+        weight.grad = torch.randn(weight.shape, generator=torch.Generator().manual_seed(8))
+    Orthogonal(weights, 0.9, 0.0).step(0.1)
+    for weight in weights:
+        values = torch.linalg.svdvals(weight.detach().flatten(1)) / (0.1 * STEP * max(weight.flatten(1).shape) ** 0.5)
+        assert float(values.min()) > 0.6 and float(values.max()) < 1.3
+        assert weight.grad is not None and float((weight.detach() * weight.grad).sum()) < 0
+
+
 def test_a_frame_without_edges_has_no_overwhelming_gradient() -> None:
     x = torch.full((1, 1, 4, 4, 2), 0.5, requires_grad=True)
     norm_silu(x, torch.ones(2), torch.zeros(2), 2, 1e-6)[0, 0, 0, 0].sum().backward()  # type: ignore[no-untyped-call]
@@ -135,6 +147,18 @@ def test_the_loss_falls() -> None:
         run.step(0.0)
         errors.append(float(run.square))
     assert errors[-1] < errors[0]
+
+
+def test_a_broken_step_is_taken_back() -> None:
+    said: list[str] = []
+    run = VideoRun(TINY, CPU, 0, None)
+    run.parameters[0].data.fill_(float("nan"))
+    run.step(0.0)
+    run.guard(said.append)
+    assert len(said) == 1
+    assert all(bool(torch.isfinite(t).all()) for t in (*run.parameters, *run.average))
+    run.step(0.0)
+    assert bool(torch.isfinite(run.square))
 
 
 def test_what_training_writes_loads_in_the_runtime_and_resumes(tmp_path: Path) -> None:
