@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Protocol
 
 from h3runtime.checkpoint import synthetic_mark
 from h3runtime.checkpoint.expected import SUMS_NAME, write_sums
@@ -123,7 +124,7 @@ def write_set(folder: Path, order: Order, *, overwrite: bool, on_bytes: OnBytes,
     with staged(folder, names, overwrite=overwrite) as stage:
         _require_space(folder, files)
         sums = _write_files(stage, files, order, on_bytes, threads)
-        _write_sums(folder, stage, sums)
+        carry_sums(folder, stage, sums)
         marked = synthetic_mark.mark(folder, [stage / file.name for file in files])
         write_whole(stage / synthetic_mark.NAME, marked.encode())
         (stage / TOKENIZER).mkdir()
@@ -133,8 +134,8 @@ def write_set(folder: Path, order: Order, *, overwrite: bool, on_bytes: OnBytes,
     return tuple(Written(folder / f.name, f.size(), len(f.layout()), sums[f.name]) for f in files)
 
 
-def _write_sums(folder: Path, stage: Path, sums: Mapping[str, str]) -> None:
-    """With the lines for other files that are in `folder` already."""
+def carry_sums(folder: Path, stage: Path, sums: Mapping[str, str]) -> None:
+    """SHA256SUMS in `stage`, with the lines for other files that are in `folder` already."""
     with suppress(FileNotFoundError):
         shutil.copyfile(folder / SUMS_NAME, stage / SUMS_NAME)
     write_sums(stage, sums)
@@ -161,7 +162,14 @@ def _write_files(
     return sums
 
 
-def environment(folder: Path, files: Sequence[MadeFile], partitions: Sequence[str] = (FL2VA,)) -> str:
+class Named(Protocol):
+    """A file of a set."""
+
+    @property
+    def name(self) -> str: ...
+
+
+def environment(folder: Path, files: Sequence[Named], partitions: Sequence[str] = (FL2VA,)) -> str:
     """`h3.env`: lines that a shell and `--config` read alike. InvalidRequest for a folder whose name they wouldn't.
 
     Paths are quoted only where a shell needs it, for those who split lines at `=` themselves.
