@@ -26,8 +26,9 @@ import h3runtime
 from tests.fake_engine import FakeEngine
 
 class Engine(FakeEngine):
+    written_to = None
     def __init__(self, settings, threads=None, *, on_ffmpeg_line=None, **options):
-        super().__init__()
+        super().__init__(journal=self.written_to)
         self.line = on_ffmpeg_line if options["ffmpeg_loglevel"] == "info" else print_nothing
     def generate(self, *arguments):
         self.line("a line of ffmpeg's")

@@ -4,8 +4,10 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -36,16 +38,20 @@ def wait_until(found: Callable[[], object]) -> None:
         time.sleep(0.01)
 
 
-def wait_for_scratch(folder: Path) -> None:
-    wait_until(lambda: any(folder.iterdir()))
-    # Past validation and into the sampling.
-    time.sleep(0.5)
+@contextmanager
+def computing(*arguments: str, folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """A command whose engine has been told to make the clip."""
+    with TemporaryDirectory() as told:
+        journal = Path(told, "journal")
+        with start(*arguments, folder=folder, before=f"Engine.written_to = pathlib.Path({str(journal)!r})") as process:
+            wait_until(lambda: journal.exists() and "generate" in journal.read_text())
+            assert any(folder.iterdir()), "no scratch folder"
+            yield process
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_ends_a_command_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
-    with start(*SLOW, folder=tmp_path) as process:
-        wait_for_scratch(tmp_path)
+    with computing(*SLOW, folder=tmp_path) as process:
         process.send_signal(number)
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (128 + number, "", "interrupted\n")
@@ -54,8 +60,7 @@ def test_a_signal_ends_a_command_and_leaves_nothing(tmp_path: Path, number: sign
 
 def test_a_second_signal_does_not_wait_for_the_engine(tmp_path: Path) -> None:
     deaf = ("generate", "--prompt", "hang_at=sampling", *SMALL, "--output", "a.mp4")
-    with start(*deaf, folder=tmp_path) as process:
-        wait_for_scratch(tmp_path)
+    with computing(*deaf, folder=tmp_path) as process:
         process.send_signal(signal.SIGINT)
         with pytest.raises(subprocess.TimeoutExpired):
             process.wait(0.5)

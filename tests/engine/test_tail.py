@@ -1,7 +1,7 @@
 """The end of a clip as it is kept for one that continues: the very frames and samples, whole or not at all."""
 
 import errno
-import time
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -119,13 +119,15 @@ def test_what_went_wrong_in_the_thread_is_told_in_the_job(
 
 
 def test_the_decoder_does_not_wait_for_a_slow_writer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = threading.Event()
+
     class Slow(Broken):
         def put(self, _: np.ndarray) -> None:
-            time.sleep(0.5)
+            assert given.wait(10), "the next chunk waits for this one to be written"
 
     monkeypatch.setattr(module, "LosslessWriter", Slow)
     with Tail(TailRequest(tmp_path / "a.mkv", 39), tmp_path, SHAPE, SOUND) as tail:
-        began = time.monotonic()
         for start in (0, 17):
             tail.put(FRAMES[start : start + 17])
-        assert time.monotonic() - began < 0.45
+        given.set()
+        tail.finish()
