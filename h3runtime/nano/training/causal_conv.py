@@ -1,6 +1,6 @@
 """The encoder's two costly operations, frames side by side, with backward passes that a GPU is good at.
 
-    conv_frames: 3x3x3 causal convolution as a 2-D one over frames whose channels are three neighbours' in time
+    conv_frames: 3x3x3 causal convolution as a 2-D one over frames, whose channels are three neighbours' in time
     norm_silu  : GroupNorm per frame, then SiLU
 
 Both work on [B, T, H, W, C], contiguous (channels last), in any float dtype; statistics and sums are fp32 (fp64 of
@@ -37,12 +37,26 @@ def halved(pieces: Pieces, stride: int) -> Pieces:
 def conv_frames(
     x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, stride: tuple[int, int, int], pieces: Pieces
 ) -> torch.Tensor:
-    """x [B, T, H, W, C] with weight [O, C, 3, 3, 3] of `CausalConv3d` -> [B, T', H', W', O] in the dtype of x."""
+    """x [B, T, H, W, C] with weight [O, C, 3, 3, 3] of `CausalConv3d` -> [B, T', H', W', O] in the dtype of x.
+
+    Three frames' channels go in, or three taps' results come out and are added in time: whichever moves fewer bytes.
+    """
+    weight, bias = weight.to(x.dtype), bias.to(x.dtype)
+    if max(pieces) > 1 and stride[0] == 1 and x.shape[-1] * stride[1] * stride[2] >= len(weight):
+        alone = (1,) * x.shape[1]
+        by_tap = _conv(x, weight.permute(2, 0, 1, 3, 4).flatten(0, 1), None, stride, alone)
+        out: torch.Tensor = _AddedInTime.apply(by_tap, bias, pieces)  # type: ignore[no-untyped-call]
+        return out
     taps = weight[:, :, -1:] if max(pieces) == 1 else weight
-    joined = taps.to(x.dtype).transpose(1, 2).flatten(1, 2)
-    missing = -joined.shape[1] % ALIGNMENT
-    kernel = F.pad(joined, (0, 0, 0, 0, 0, missing)) if missing else joined
-    out: torch.Tensor = _Convolution.apply(x, kernel, bias.to(x.dtype), stride, pieces)  # type: ignore[no-untyped-call]
+    return _conv(x, taps.transpose(1, 2).flatten(1, 2), bias, stride, pieces)
+
+
+def _conv(
+    x: torch.Tensor, kernel: torch.Tensor, bias: torch.Tensor | None, stride: tuple[int, int, int], pieces: Pieces
+) -> torch.Tensor:
+    missing = -kernel.shape[1] % ALIGNMENT
+    kernel = F.pad(kernel, (0, 0, 0, 0, 0, missing)) if missing else kernel
+    out: torch.Tensor = _Convolution.apply(x, kernel, bias, stride, pieces)  # type: ignore[no-untyped-call]
     return out
 
 
@@ -58,23 +72,23 @@ class _Convolution(torch.autograd.Function):
         ctx: Any,
         x: torch.Tensor,
         kernel: torch.Tensor,
-        bias: torch.Tensor,
+        bias: torch.Tensor | None,
         stride: tuple[int, int, int],
         pieces: Pieces,
     ) -> torch.Tensor:
         padded = _gathered(x, kernel.shape[1], stride, pieces)
         ctx.save_for_backward(padded, kernel)
-        ctx.taken = x.shape, stride, pieces
+        ctx.taken = x.shape, stride, pieces, bias is not None
         out = F.conv2d(_planes(padded), kernel, bias, stride[1:])
         return out.permute(0, 2, 3, 1).contiguous().unflatten(0, (x.shape[0], -1))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         padded, kernel = ctx.saved_tensors
-        shape, stride, pieces = ctx.taken
-        wants = [ctx.needs_input_grad[0], True, True]
+        shape, stride, pieces, biased = ctx.taken
+        wants = [ctx.needs_input_grad[0], True, biased]
         grad_padded, grad_kernel, grad_bias = torch.ops.aten.convolution_backward(
-            _planes(grads[0].contiguous()), _planes(padded), kernel, [kernel.shape[0]],
+            _planes(grads[0].contiguous()), _planes(padded), kernel, [len(kernel)] if biased else None,
             list(stride[1:]), [0, 0], [1, 1], False, [0, 0], 1, wants,
         )  # fmt: skip
         grad_x = None
@@ -84,6 +98,29 @@ class _Convolution(torch.autograd.Function):
         return grad_x, grad_kernel, grad_bias, None, None
 
 
+class _AddedInTime(torch.autograd.Function):
+    """[B, T, H, W, 3 O], what each tap makes of every frame, and a bias -> their sums [B, T, H, W, O]."""
+
+    @staticmethod
+    def forward(ctx: Any, by_tap: torch.Tensor, bias: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+        ctx.pieces = pieces
+        first, second, own = by_tap.chunk(TAPS, -1)
+        out = own + bias
+        for tap, source, target in _taps(pieces, 1):
+            if tap < TAPS - 1:
+                out[:, target] += (first, second)[tap][:, source]
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        [grad] = grads
+        out = grad.new_zeros(*grad.shape[:-1], TAPS * grad.shape[-1])
+        parts = out.chunk(TAPS, -1)
+        for tap, source, target in _taps(ctx.pieces, 1):
+            parts[tap][:, source] = grad[:, target]
+        return out, grad.sum((0, 1, 2, 3)), None
+
+
 def _planes(x: torch.Tensor) -> torch.Tensor:
     """[B, T, H, W, C] -> [B T, C, H, W], channels last; no copy."""
     return x.flatten(0, 1).permute(0, 3, 1, 2)
@@ -91,6 +128,9 @@ def _planes(x: torch.Tensor) -> torch.Tensor:
 
 def _taps(pieces: Pieces, stride: int) -> Iterator[tuple[int, slice, slice]]:
     """(tap, frames of the input, frames of the output that see them): tap 2 is the frame itself, 1 and 0 are before."""
+    if max(pieces) == 1:
+        yield TAPS - 1, slice(0, len(pieces)), slice(0, len(pieces))
+        return
     start = begin = 0
     for length in pieces:
         count = -(-length // stride)

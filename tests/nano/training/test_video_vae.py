@@ -91,14 +91,21 @@ def test_the_encoder_in_bf16_is_near(vae: VideoVae) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stride", "pieces"), [((1, 1, 1), (2, 1)), ((2, 2, 2), (5, 3)), ((1, 2, 2), (3,)), ((1, 1, 1), (1,))]
+    ("channels", "stride", "pieces"),
+    [
+        (3, (1, 1, 1), (3, 2)),
+        (2, (1, 1, 1), (2, 1)),
+        (2, (2, 2, 2), (5, 3)),
+        (2, (1, 2, 2), (3,)),
+        (2, (1, 1, 1), (1,)),
+    ],
 )
-def test_gradients_of_the_convolution(stride: tuple[int, int, int], pieces: tuple[int, ...]) -> None:
-    shapes = (1, sum(pieces), 3, 4, 2), (3, 2, 3, 3, 3), (3,)
+def test_gradients_of_the_convolution(channels: int, stride: tuple[int, int, int], pieces: tuple[int, ...]) -> None:
+    """Three neighbours' channels gathered (2 -> 3) and three taps added (3 -> 3, and where space is halved)."""
+    shapes = (1, sum(pieces), 3, 4, channels), (3, channels, 3, 3, 3), (3,)
     x, weight, bias = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in shapes)
-    assert torch.autograd.gradcheck(
-        lambda *given: conv_frames(*given, stride, pieces), (x, weight, bias), fast_mode=True
-    )
+    given = (x, weight, bias)
+    assert torch.autograd.gradcheck(lambda *given: conv_frames(*given, stride, pieces), given, fast_mode=True)
 
 
 def test_gradients_of_the_norm() -> None:
