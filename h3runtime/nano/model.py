@@ -44,10 +44,11 @@ VIDEO_VAE: Final = layouts.VideoVaeSizes(
     encoder_widths=(32, 32, 32, 64, 64, 96), blocks=1, width=192, inner=192, ffn=384, layers=4
 )
 AUDIO_VAE: Final = layouts.AudioVaeSizes(
-    encoder_widths=(8, 16, 32, 64, 96, 128),
+    encoder_widths=(4, 8, 32, 64, 96, 128),
     decoder_in=96,
-    decoder_widths=(96, 64, 32, 16, 8, 8, 8, 8),
-    block_kernels=(3,),
+    decoder_widths=(96, 64, 48, 32, 16, 16, 8, 4),
+    block_kernels=(7,),
+    dilations=1,
 )
 
 
