@@ -56,6 +56,24 @@ def quantize(weight: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> 
     return Nvfp4Weight(packed, tiles.swizzle(scale), tensor_scale, (rows, columns))
 
 
+def rounded(x: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> torch.Tensor:
+    """x [..., K] -> the numbers that `quantize` followed by `dequantize` leaves of it, in x's dtype.
+
+    For activations: any leading shape, no packing, and the host waits for nothing, so values are not looked at (a NaN
+    stays one). `tensor_scale` fp32 [] replaces amax / (448 * 6), which is taken over all of x.
+    """
+    columns = x.shape[-1]
+    if tensor_scale is None:
+        tensor_scale = x.abs().amax().float() / (E4M3_MAX * E2M1_MAX)
+    padded = F.pad(x, (0, -columns % BLOCK))
+    blocks = padded.reshape(*x.shape[:-1], -1, BLOCK)
+    _, total = _block_scales(blocks, tensor_scale)
+    codes = _codes(blocks.float(), total.unsqueeze(-1))
+    values = _pairs(torch.float32, x.device)[:16, 1]
+    out = F.embedding(codes.int(), values.unsqueeze(-1)).squeeze(-1) * total.unsqueeze(-1)
+    return out.flatten(-2)[..., :columns].to(x.dtype)
+
+
 def _block_scales(blocks: torch.Tensor, tensor_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """E4M3 scales and the FP32 factor they stand for, both [N', K'/16]."""
     wanted = blocks.abs().amax(dim=-1).float() / E2M1_MAX

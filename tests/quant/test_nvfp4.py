@@ -135,3 +135,16 @@ def test_quantising_a_normal_weight_costs_9_5_percent() -> None:
     weight = torch.randn(200, 176, generator=torch.Generator().manual_seed(0)) * 0.05
     error = (nvfp4.dequantize_fp32(nvfp4.quantize(weight)) - weight).norm() / weight.norm()
     assert 0.085 < float(error) < 0.105
+
+
+@given(
+    st.integers(1, 40), st.integers(1, 70), st.integers(0, 2**32 - 1), st.sampled_from([torch.float32, torch.bfloat16])
+)
+def test_rounding_is_quantising_and_back(rows: int, columns: int, seed: int, dtype: torch.dtype) -> None:
+    x = torch.randn(rows, columns, generator=torch.Generator().manual_seed(seed)).to(dtype)
+    packed = nvfp4.quantize(x)
+    assert torch.equal(nvfp4.rounded(x), nvfp4.dequantize(packed, dtype))
+    assert torch.equal(nvfp4.rounded(x.view(1, rows, columns)), nvfp4.rounded(x).view(1, rows, columns))
+    stale = packed.tensor_scale * 0.3
+    assert torch.equal(nvfp4.rounded(x, stale), nvfp4.dequantize(nvfp4.quantize(x, stale), dtype))
+    assert not nvfp4.rounded(torch.zeros(rows, columns)).any()
