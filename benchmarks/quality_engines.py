@@ -1,0 +1,119 @@
+"""Clips as arrays, by the runtime's own engine and stages; only the encoder of the file is left out.
+
+    request -> the runtime's rules -> spec -> conditions, once for all ways -> latents of a way and schedule -> VAEs
+
+One engine a format and linear backend stays loaded. All sets share encoder and VAEs, so what conditions a clip is made
+by the exact engine alone, and every way starts from the same numbers. Fed by `quality`.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.emulated_w4a4 import EmulatedW4A4
+from benchmarks.quality_plan import EXACT, W4A4, Schedule, Way
+from h3runtime.checkpoint.embedded.masters import FOLDER
+from h3runtime.checkpoint.embedded.sets import embedded_set
+from h3runtime.cli.generation.judging import rule_on
+from h3runtime.core import GenerateSpec, Latents, SamplerSettings
+from h3runtime.engine.clip import decode_frames, decode_sound
+from h3runtime.engine.conditions.gathering import conditions_of
+from h3runtime.engine.conditions.media_encoder import MediaEncoder
+from h3runtime.engine.diagnosis import Diagnosis
+from h3runtime.engine.load import checkpoint_name
+from h3runtime.engine.resident import COMPUTE_DTYPE, ResidentEngine
+from h3runtime.engine.run import FIRST_GUESS, Run
+from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
+from h3runtime.media import sound
+from h3runtime.settings import default_cache_dir, resolve
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Made:
+    """latents: fp32 on the device. frames: uint8 [F, H, W, 3]. samples: float32 [2, N], as they would be encoded.
+    seconds: sampling and decoding."""
+
+    latents: Latents
+    frames: NDArray[np.uint8]
+    samples: NDArray[np.float32]
+    seconds: float
+
+
+class Engines:
+    """masters: folder of the trained weights, the package's own unless told otherwise. scratch: for media."""
+
+    def __init__(
+        self, device: str, threads: int, scratch: Path, masters: Path = FOLDER, cache: Path | None = None
+    ) -> None:
+        self._device, self._threads, self._scratch = device, threads, scratch
+        self._masters, self._cache = masters, cache or default_cache_dir()
+        self._loaded: dict[tuple[str, str], ResidentEngine] = {}
+        (scratch / "inputs").mkdir(parents=True, exist_ok=True)
+
+    @property
+    def checkpoint(self) -> str:
+        """Names the exact weights, all of them."""
+        return checkpoint_name(self.engine(EXACT).models.facts)
+
+    def engine(self, way: Way) -> ResidentEngine:
+        """Loaded at first use. CheckpointError, or BackendUnavailable for a backend that can't run here."""
+        key = way.format, way.linear
+        if key not in self._loaded:
+            self._loaded[key] = self._load(way)
+        return self._loaded[key]
+
+    def condition(self, request: dict[str, Any]) -> tuple[GenerateSpec, Conditioned]:
+        """What a request asks for and what conditions it. InvalidRequest as a client would get it."""
+        settings = self.engine(EXACT).settings
+        ruling = rule_on(request, self._scratch, self._scratch / "inputs", settings)
+        ruling.faults.raise_any()
+        spec = ruling.spec(self._scratch / "none.mp4", self._scratch)
+        engine, run = self.engine(EXACT), _idle()
+        conditions = conditions_of(spec, MediaEncoder(engine.models.vaes, engine.device, engine.media_cache, run))
+        text = engine.conditioner.condition(conditions.pieces, run.should_stop)
+        return spec, Conditioned.of(spec, text, conditions)
+
+    def make(self, way: Way, schedule: Schedule, spec: GenerateSpec, given: Conditioned) -> Made:
+        engine = self.engine(way)
+        asked = replace(spec, attention=way.attention, sampling=_sampling(spec, schedule))
+        attention = attention_of(asked, engine.attention, engine.device)
+        network, run, began = engine.models.transformer_of(spec.task), _idle(), time.monotonic()
+        sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None)
+        latents = sampler.sample(asked, given, run, Diagnosis(asked))
+        vaes = self.engine(EXACT).models.vaes
+        samples = sound.prepare(decode_sound(latents, vaes), spec.frames, spec.encode.loudness)
+        with run.stage("video_decode"):
+            chunks = [chunk.pixels.copy() for chunk in decode_frames(latents, vaes, engine.settings.vae_blend, run)]
+        return Made(latents, np.concatenate(chunks), samples, time.monotonic() - began)
+
+    def _load(self, way: Way) -> ResidentEngine:
+        made = embedded_set(self._cache, "nvfp4" if way.format == W4A4 else way.format, folder=self._masters)  # type: ignore[arg-type]
+        paths = {
+            "model_path": made.transformer,
+            "ref2va_model_path": made.ref2va,
+            "text_encoder_path": made.text_encoder,
+            "video_vae_path": made.video_vae,
+            "audio_vae_path": made.audio_vae,
+            "tokenizer_path": made.tokenizer,
+        }
+        linear = "auto" if way.format == W4A4 else way.linear
+        settings = resolve({"device": self._device, "linear": linear, "data_dir": self._scratch, **paths})
+        engine = ResidentEngine(settings, self._threads, warm_up=False)
+        if way.format == W4A4:
+            engine.linear = EmulatedW4A4()
+        engine.load(lambda _: None)
+        return engine
+
+
+def _sampling(spec: GenerateSpec, at: Schedule) -> SamplerSettings:
+    return replace(spec.sampling, steps=at.steps, sampler=at.sampler, scheduler=at.scheduler)
+
+
+def _idle() -> Run:
+    return Run(lambda _: None, lambda: False, FIRST_GUESS)

@@ -1,0 +1,226 @@
+"""What approximations do to a clip: which clips are made, that it is the engine that makes them, and how they count."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from benchmarks import quality, quality_engines
+from benchmarks.emulated_w4a4 import EmulatedW4A4
+from benchmarks.quality_engines import Engines, Made
+from benchmarks.quality_measures import distance
+from benchmarks.quality_plan import EXACT, FORMATS, W4A4, Schedule, Size, Way, schedule_of, size_of, ways_of
+from benchmarks.quality_prompts import SPLITS, TASKS, draw_prompt, ends_of, request_of
+from benchmarks.quality_records import Record, Records
+from benchmarks.quality_report import markdown, rows_of
+from h3runtime.backends.linear.dequant import DequantLinear
+from h3runtime.checkpoint.synthetic.tiny import tiny_set
+from h3runtime.core import Latents
+from h3runtime.engine.latents_file import latents_path, read_latents
+from h3runtime.nano.judge import ITEMS
+from h3runtime.nano.pictures import render
+from h3runtime.nano.sounds import sound
+from h3runtime.nano.world import is_held_out
+from h3runtime.packing.geometry import audio_latents
+from h3runtime.quant import nvfp4
+from h3runtime.quant.stored import PlainWeight
+from h3runtime.settings import default_cache_dir
+
+TINY = Size(64, 64, 5)
+
+
+@given(st.sampled_from(TASKS), st.sampled_from(SPLITS), st.integers(0, 1000))
+def test_a_prompt_is_the_same_wherever_it_is_drawn(task: str, split: Any, index: int) -> None:
+    one = draw_prompt(task, split, index)
+    assert one == draw_prompt(task, split, index) and one.noise != draw_prompt(task, split, index + 1).noise
+    for actor in one.scene.actors:
+        assert is_held_out(actor.colour, actor.shape, actor.motion) is (split == "held_out")
+    assert ("<Picture 1>" in one.caption) is (task in ("picture", "voice"))
+    assert ("<Audio 1>" in one.caption) is (task == "voice")
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_request_is_one_that_the_runtime_takes(tmp_path: Path, task: str) -> None:
+    prompt, size = draw_prompt(task, "trained", 3), Size(96, 64, 22)
+    ends = ends_of(prompt, size)
+    assert ((ends.first is not None), (ends.last is not None)) == (task in ("i2va", "fl2va"), task in ("l2va", "fl2va"))
+    ruling = quality_engines.rule_on(request_of(prompt, size, ends, tmp_path), tmp_path, tmp_path, quality_settings())
+    ruling.faults.raise_any()
+    spec = ruling.spec(tmp_path / "a.mp4", tmp_path)
+    assert spec.task == (task if task in ("t2va", "i2va", "l2va", "fl2va") else "ref2va")
+    assert [reference.kind for reference in spec.references] == {"picture": ["image"], "voice": ["image", "audio"]}.get(
+        task, []
+    )
+
+
+def quality_settings() -> Any:
+    return quality_engines.resolve({})
+
+
+def test_ways_are_all_combinations_and_the_exact_one_first() -> None:
+    found = ways_of(FORMATS, ["dequant"], ["sdpa"])
+    assert found[0] == EXACT and len(found) == len(FORMATS) == len(set(found))
+    assert Way(W4A4, EmulatedW4A4.name) in found
+    assert ways_of(["nvfp4"], ["dequant"], ["sdpa"]) == (EXACT, Way("nvfp4"))
+    assert (schedule_of("50"), schedule_of("8:euler:linear")) == (Schedule(50), Schedule(8, "euler", "linear"))
+    assert size_of("192x128x22") == Size(192, 128, 22)
+    for wrong in ("192x128", "axbxc", ""):
+        with pytest.raises(ValueError, match="WIDTH"):
+            size_of(wrong)
+
+
+def test_activations_are_rounded_where_the_weight_is_nvfp4_and_nowhere_else() -> None:
+    made = torch.Generator().manual_seed(0)
+    weight, x = torch.randn(32, 48, generator=made), torch.randn(2, 5, 48, generator=made)
+    stored, backend = nvfp4.quantize(weight), EmulatedW4A4()
+    dense = nvfp4.dequantize_fp32(stored)
+    scale = torch.rand(48, generator=made) + 0.5
+    assert torch.equal(backend.apply(x, stored), F.linear(nvfp4.rounded(x), dense))
+    assert not torch.equal(backend.apply(x, stored), F.linear(x, dense))
+    scaled = replace(stored, pre_quant_scale=scale)
+    assert torch.equal(backend.apply(x, scaled), F.linear(nvfp4.rounded(x * scale), dense))
+    fixed = torch.tensor(0.01)
+    assert torch.equal(backend.apply(x, replace(stored, input_scale=fixed)), F.linear(nvfp4.rounded(x, fixed), dense))
+    for exact in (replace(stored, full_precision=True), PlainWeight(weight)):
+        assert torch.equal(backend.apply(x, exact), DequantLinear().apply(x, exact))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Engines on the tiny set, which stands for every format."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quality_engines, "embedded_set", lambda *_, **__: tiny_set(default_cache_dir()))
+        yield Engines("cpu", 1, tmp_path_factory.mktemp("scratch"))
+
+
+def test_it_is_the_engine_s_own_path(tiny: Engines, tmp_path: Path) -> None:
+    prompt = draw_prompt("i2va", "trained", 0)
+    request = request_of(prompt, TINY, ends_of(prompt, TINY), tmp_path)
+    spec, given = tiny.condition(request)
+    schedule = Schedule(2, "euler", "simple")
+    made = tiny.make(EXACT, schedule, spec, given)
+    asked = replace(
+        spec,
+        sampling=replace(spec.sampling, steps=2, sampler="euler", scheduler="simple"),
+        output=tmp_path / "a.mp4",
+        save_latents=True,
+    )
+    tiny.engine(EXACT).generate(asked, lambda _: None, lambda: False)
+    kept, _ = read_latents(latents_path(asked.output))
+    assert torch.equal(kept.video, made.latents.video) and torch.equal(kept.audio, made.latents.audio)
+    assert made.frames.shape == (5, 64, 64, 3) and made.samples.shape == (2, 800 * audio_latents(5))
+    again = tiny.make(EXACT, schedule, spec, given)
+    assert distance(made, again) == {"ssim": 1, "psnr": None, "log_mel_db": 0, "video_l2": 0, "audio_l2": 0}
+    emulated = tiny.make(Way(W4A4, EmulatedW4A4.name), schedule, spec, given)
+    assert 0 < distance(made, emulated)["video_l2"] < 1
+
+
+class Painter:
+    """In place of the engines: the exact way makes the scene itself, the others something noisy."""
+
+    checkpoint = "painted"
+    made = 0
+
+    def __init__(self, *_: Any) -> None:
+        Painter.made = 0
+
+    def engine(self, _: Way) -> Any:
+        return type("Engine", (), {"place": type("Place", (), {"name": "nowhere"})})
+
+    def condition(self, request: dict[str, Any]) -> tuple[Any, Any]:
+        return request, None
+
+    def make(self, way: Way, schedule: Schedule, request: dict[str, Any], _: Any) -> Made:
+        Painter.made += 1
+        (scene,) = (
+            p.scene
+            for split in SPLITS
+            for index in range(2)
+            if str((p := draw_prompt("t2va", split, index)).noise) == request["seed"]
+        )
+        frames = render([scene], request["width"], request["height"], request["frames"])[0].numpy()
+        heard = sound([scene], request["frames"])[0].numpy()
+        rng = np.random.default_rng(schedule.steps)
+        if way != EXACT:
+            frames = np.clip(frames + rng.normal(0, 20, frames.shape), 0, 255).astype(np.uint8)
+        video = torch.full((1, 4), 1.0 + (way != EXACT))
+        return Made(Latents(video, video), frames, heard, 0.5)
+
+
+@pytest.fixture(name="painted")
+def _painted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quality, "Engines", Painter)
+
+
+FEW = ("--prompts", "1", "--size", "128x128x22", "--split", "held_out")
+RUN = (*FEW, "--format", "nvfp4", "--steps", "4", "8", "--anchor", "20")
+
+
+@pytest.mark.usefixtures("painted")
+def test_a_run_is_judged_told_drawn_and_taken_up(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    assert quality.main([str(folder), *RUN]) == 0
+    told = json.loads((folder / "quality.json").read_text())
+    rows = {(row["split"], row["way"]["format"], row["schedule"]["steps"]): row for row in told["rows"]}
+    assert len(rows) == 2 * 2 + 1 and {row["clips"] for row in rows.values()} == {1}
+    for (_, form, steps), row in rows.items():
+        assert form != "bf16" or row["judged"]["all"][0] == 1, "the scene itself has nothing wrong in it"
+        assert (row["exact"] == {}) is (form == "bf16") and (row["anchor"] == {}) is (steps == 20)
+    far = rows["held_out", "nvfp4", 4]["exact"]
+    assert far["ssim"] < 0.9 and 20 < far["psnr"] < 25 and far["video_l2"] == 1 and far["log_mel_db"] == 0
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "clips.jsonl",
+        "quality.json",
+        "quality.md",
+        "t2va-held_out-128x128x22.png",
+    ]
+    lines = (folder / "clips.jsonl").read_text().splitlines()
+    (folder / "clips.jsonl").write_text("\n".join(lines[:-1]) + "\n" + lines[-1][:40])
+    quality.main([str(folder), *RUN])
+    assert Painter.made == 3, "what was cut off, and what it is compared with"
+    quality.main([str(folder), *RUN])
+    assert Painter.made == 0
+    assert json.loads((folder / "quality.json").read_text()) == told
+
+
+@pytest.mark.usefixtures("painted")
+def test_parts_share_the_prompts_and_a_run_ends_in_time(tmp_path: Path) -> None:
+    few = ("--prompts", "2", "--size", "128x128x22", "--steps", "2", "--split", "trained")
+    for part in ("0/2", "1/2"):
+        quality.main([str(tmp_path), *few, "--part", part])
+    assert sorted(record.index for record in Records(tmp_path).read()) == [0, 1]
+    assert {path.name for path in tmp_path.glob("*.jsonl")} == {"clips-0.jsonl", "clips-1.jsonl"}
+    quality.main([str(tmp_path / "late"), *few, "--seconds", "-1"])
+    assert Painter.made == 0
+
+
+def record(index: int, **figures: Any) -> Record:
+    verdict = dict.fromkeys(ITEMS) | figures.pop("verdict", {})
+    told = {"exact": None, "anchor": None, "first": None, "last": None, "seconds": 1.0} | figures | {"verdict": verdict}
+    return Record("c", "cpu", "t2va", "trained", index, 0, TINY, Way("nvfp4"), Schedule(), "a red ball", told)
+
+
+def test_shares_are_of_the_clips_that_say_something() -> None:
+    near = {"ssim": 1.0, "psnr": None, "log_mel_db": 0.0, "video_l2": 0.0, "audio_l2": 0.0}
+    far = {"ssim": 0.5, "psnr": 20.0, "log_mel_db": 2.0, "video_l2": 0.5, "audio_l2": 0.25}
+    records = [
+        record(0, verdict={"colour": True, "pitch": True}, exact=near),
+        record(1, verdict={"colour": True, "pitch": None}, exact=far),
+        record(2, verdict={"colour": False}, first=0.9),
+    ]
+    (row,) = rows_of(records)
+    assert row.judged == {"colour": (2 / 3, 3), "pitch": (1.0, 1), "all": (2 / 3, 3)}
+    assert row.exact["psnr"] == pytest.approx(20 + 10 * np.log10(2)) and row.exact["ssim"] == 0.75
+    assert row.first == 0.9 and row.last is None and row.anchor == {}
+    table = markdown([row])
+    assert "| nvfp4 | 12 res_multistep beta | 3 | 66.7 | 66.7 | 100.0 | 0.900 | 0.7500 | 23.0 | 1.00 |" in table
+    assert "shape" not in table and "anchor" not in table
