@@ -30,7 +30,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _open_streams()
         return _run(arguments)
     except KeyboardInterrupt as stop:
-        (leaving.tell if leaving else _tell)()
+        if leaving is not None:
+            leaving.told = True
+        _tell()
         return 128 + int(stop.args[0] if stop.args else SIGINT)
 
 
@@ -66,7 +68,11 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 
 def _tell() -> None:
-    print("interrupted", file=sys.stderr)
+    try:
+        print("interrupted", file=sys.stderr, flush=True)
+    except OSError:
+        # A stderr that takes none.
+        return
 
 
 def _open_streams() -> None:

@@ -31,11 +31,11 @@ def take_signals(handler: Handler) -> dict[int, Any]:
 
 
 class Leaving:
-    """A handler of signals that never returns to where the program was."""
+    """A handler of signals that never returns to where the program was. told: somebody has said it already."""
 
     def __init__(self, clean: Callable[[], object] = lambda: None) -> None:
         self._clean = clean
-        self._leaves = self._told = False
+        self._leaves = self.told = False
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         if self._leaves:
@@ -44,13 +44,13 @@ class Leaving:
         self._leaves = True
         try:
             self._clean()
-            self.tell()
+            if not self.told:
+                _tell()
         finally:
             os._exit(128 + number)
 
-    def tell(self) -> None:
-        """Once, and past Python's own stream, which may be in the middle of a line."""
-        if not self._told:
-            self._told = True
-            with suppress(OSError):
-                os.write(2, b"interrupted\n")
+
+def _tell() -> None:
+    """Past Python's own stream, which may be in the middle of a line."""
+    with suppress(OSError):
+        os.write(2, b"interrupted\n")
