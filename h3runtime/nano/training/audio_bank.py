@@ -46,7 +46,7 @@ class Bank:
         begin = torch.randint(LENGTH - length + 1, (batch, 1), generator=generator, device=device)
         segments = sides[of, begin + torch.arange(length, device=device)]
         level = torch.rand(batch, 1, 1, generator=generator, device=device)
-        gain = torch.where(level < 0.5, 1.0, 0.2 + 2 * (level - 0.5))
+        gain = 1 + (level >= 0.5) * (2 * level - 1.8)
         return (segments * gain).view(batch, 1, length * SAMPLES_PER_LATENT)
 
 

@@ -63,7 +63,8 @@ def _down_matrix(downsample: DownsampleByTwo) -> torch.Tensor:
 def _in_blocks(x: torch.Tensor, matrix: torch.Tensor, block: int, margin: int) -> torch.Tensor:
     """[B, C, L] times the matrix, block by block -> [B, C, outputs of the blocks]; ends are repeated."""
     padded = F.pad(x, (margin, margin + -x.shape[-1] % block), mode="replicate")
-    return (padded.unfold(-1, block + 2 * margin, block) @ matrix).flatten(-2)
+    windows = padded.unfold(-1, block + 2 * margin, block)
+    return (windows.reshape(-1, len(matrix)) @ matrix).view(*x.shape[:2], -1)
 
 
 def anti_aliased(module: AntiAliased, x: torch.Tensor, by: Resampling) -> torch.Tensor:

@@ -39,8 +39,8 @@ from h3runtime.vae.audio_vae import AudioVae
 NAME: Final = "audio_vae"
 FLOOR: Final = 0.1
 """Least `latents_std`, as a share of the median: a channel that says nothing must not be blown up to unit variance."""
-CALM: Final = 1e-8
-"""AdamW's epsilon."""
+SETTLING: Final = 3
+"""Steps on the stream that will record one (as PyTorch's notes on CUDA graphs advise)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,14 +48,15 @@ class AudioTraining:
     """sounds: in the bank (600 KB each on the device). batch: mono segments of `length` latents.
 
     rate rises over `warm` steps and falls as a cosine over the time to `last` of it. noise: on latents, in their
-    standard deviations, of `noisy` of the segments. size: weight of mean z^2.
-    average: decay of the running mean of the weights. graph: record a step on a GPU. measured: scenes in the last line.
+    standard deviations, of `noisy` of the segments. size: weight of mean z^2. average: decay of the running mean of
+    the weights. graph: record a step on a GPU, after `eager_steps`. wait_steps: after so many the host waits for the
+    device, so as not to run seconds ahead of it. measured: scenes in the last line.
     """
 
     sounds: int = 2048
     batch: int = 64
     length: int = 16
-    rate: float = 4e-4
+    rate: float = 6e-4
     warm: int = 300
     last: float = 0.01
     betas: tuple[float, float] = (0.9, 0.99)
@@ -64,7 +65,8 @@ class AudioTraining:
     noisy: float = 0.75
     size: float = 1e-3
     average: float = 0.995
-    graph: bool = True
+    graph: bool = False
+    wait_steps: int = 25
     eager_steps: int = 12
     report_seconds: float = 5.0
     save_seconds: float = 60.0
@@ -166,19 +168,23 @@ class _Run:
 
     def _optimiser(self) -> torch.optim.AdamW:
         cuda = self.device.type == "cuda"
-        rate = torch.zeros((), device=self.device) if cuda else 0.0
+        recorded = cuda and self.recipe.graph
+        rate = torch.zeros((), device=self.device) if recorded else 0.0
         return torch.optim.AdamW(
-            self.parameters, lr=rate, betas=self.recipe.betas, eps=CALM, weight_decay=0.0, fused=cuda, capturable=cuda
+            self.parameters, lr=rate, betas=self.recipe.betas, weight_decay=0.0, fused=cuda, capturable=recorded
         )
 
     def train(self, ends: float, out: Path) -> None:
         """Steps until `time.monotonic()` is `ends`; at least one."""
         begun = told = saved = time.monotonic()
         step = self.step
+        self.save(out)
         while self.steps == 0 or time.monotonic() < ends:
             self._set_rate((time.monotonic() - begun) / max(ends - begun, 1e-3))
             step()
             self.steps += 1
+            if self.steps % self.recipe.wait_steps == 0:
+                self.loss.item()
             now = time.monotonic()
             if self.steps == self.recipe.eager_steps and self.recipe.graph and self.device.type == "cuda":
                 step = self._recorded()
@@ -236,26 +242,42 @@ class _Run:
             self.say(f"audio vae: no CUDA graph, steps stay eager ({error})")
             self.optimiser.zero_grad(set_to_none=True)
             return self.step
+        self.steps += SETTLING
         self.say("audio vae: step recorded as a CUDA graph")
         return replay
 
     def save(self, out: Path) -> None:
-        """The running mean as master (F16, with statistics) and as pieces; the weights in training stay."""
+        """The running mean as master (F16, with statistics) and as pieces; the weights in training stay.
+
+        What is there stays too, if the weights have become infinite.
+        """
         kept = [p.detach().clone() for p in self.parameters]
         correction = 1 - self.recipe.average**self.steps
+        means = [m / correction for m in self.mean] if self.steps else kept
+        if not all(bool(m.isfinite().all()) for m in means):
+            self.say(f"audio vae: weights are not finite after {self.steps} steps, nothing saved")
+            return
         with torch.no_grad():
-            torch._foreach_copy_(self.parameters, [m / correction for m in self.mean])
+            torch._foreach_copy_(self.parameters, means)
             save_pieces({n: v.cpu() for n, v in self.vae.state_dict().items()}, out, NAME)
             write_master(self.vae, self.bank, out / f"{NAME}.safetensors")
             torch._foreach_copy_(self.parameters, kept)
 
 
 def record(step: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
-    """`step` as a CUDA graph. It has run eagerly before, draws from `generator`, and reads only tensors that stay."""
+    """`step` as a CUDA graph. It has run eagerly before, draws from `generator`, and reads only tensors that stay.
+
+    It runs `SETTLING` times more on the stream that records it, since what it caches is kept per stream.
+    """
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    with torch.cuda.stream(stream):
+        for _ in range(SETTLING):
+            step()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     graph.register_generator_state(generator)
-    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
         step()
     torch.cuda.synchronize()
     return graph.replay
