@@ -50,16 +50,17 @@ class TrainedDecoder:
         return unpatchify(_linear(self.decoder.proj_out, normed, self.dtype), grid)
 
     def _table(self, grid: tuple[int, int, int], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos, sin [S, 1, 1, 3m]: for all heads, and for q and k at once."""
         if grid not in self._tables:
             suffix = x.shape[1] - grid[0] * grid[1] * grid[2]
             cos, sin = rotary_table(coordinates(grid, suffix, torch.float32, x.device), self.decoder.head_dim)
-            self._tables[grid] = cos.to(self.dtype), sin.to(self.dtype)
+            self._tables[grid] = cos.unsqueeze(1).to(self.dtype), sin.unsqueeze(1).to(self.dtype)
         return self._tables[grid]
 
     def _attention(self, attn: Attention, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        q, k, v = _linear(attn.to_qkv, x, self.dtype).unflatten(-1, (-1, 3 * attn.head_dim)).chunk(3, -1)
-        q = rotate(F.rms_norm(q, (attn.head_dim,), eps=EPS), cos, sin)
-        k = rotate(F.rms_norm(k, (attn.head_dim,), eps=EPS), cos, sin)
+        qkv = _linear(attn.to_qkv, x, self.dtype).unflatten(-1, (-1, 3, attn.head_dim))
+        qk = rotate(F.rms_norm(qkv[..., :2, :], (attn.head_dim,), eps=EPS), cos, sin)
+        q, k, v = qk[..., 0, :], qk[..., 1, :], qkv[..., 2, :]
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return _linear(attn.to_out, out.transpose(1, 2).flatten(2), self.dtype).float()
 

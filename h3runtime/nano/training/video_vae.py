@@ -72,7 +72,7 @@ class VideoTraining:
 
     rate: of AdamW at its height, `haste` times as much for what `Orthogonal` moves, with its `momentum`; it rises for
     `warm_up` steps and falls from `fall` of the time on. noise: its std as a share of a channel's. pictures: weight of
-    the loss of single pictures. average: decay of the mean of the weights. measured: world clips for the statistics,
+    the loss of single pictures, in every second step. average: decay of the mean of the weights. measured: world clips for the statistics,
     `measured_size` pixels wide and high. reserve: seconds for the statistics and the files.
     """
 
@@ -87,7 +87,7 @@ class VideoTraining:
     clip: float = 1.0
     average: float = 0.998
     noise: float = 0.1
-    pictures: float = 0.25
+    pictures: float = 0.5
     weights: LossWeights = field(default_factory=LossWeights)
     variety: Variety = field(default_factory=Variety)
     scenes: int = 3000
@@ -182,9 +182,11 @@ class VideoRun:
         noise = torch.randn(means.shape, device=self.device, generator=self.generator)
         z = means + self.choices.noise * spread * noise
         loss, square = reconstruction(self.decoder(z), pixels, weights)
-        half = -(-len(z) // 2)
-        picture, _ = reconstruction(self.decoder(z[:half, :, :1]), pixels[:half, :1], weights)
-        return loss + self.choices.pictures * picture + weights.latents * means.square().mean(), square
+        loss = loss + weights.latents * means.square().mean()
+        if self.steps % 2 == 0:
+            picture, _ = reconstruction(self.decoder(z[:, :, :1]), pixels[:, :1], weights)
+            loss = loss + self.choices.pictures * picture
+        return loss, square
 
     @torch.no_grad()
     def guard(self, say: Say) -> None:
