@@ -72,8 +72,8 @@ class VideoTraining:
 
     rate: of AdamW at its height, `haste` times as much for what `Orthogonal` moves, with its `momentum`; it rises for
     `warm_up` steps and falls from `fall` of the time on. noise: its std as a share of a channel's. pictures: weight of
-    the loss of single pictures, in every second step. average: decay of the mean of the weights. measured: world clips for the statistics,
-    `measured_size` pixels wide and high. reserve: seconds for the statistics and the files.
+    the loss of single pictures, in every second step. average: decay of the mean of the weights. measured: world clips
+    for the statistics, `measured_size` pixels wide and high. reserve: seconds for the statistics and the files.
     """
 
     tiles: tuple[Tile, ...] = TILES
