@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import json
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
+from starlette.requests import ClientDisconnect
 
+from h3runtime.api.app import create_app
 from tests.api.server import SMALL, Running, running
 
 SLOW = {**SMALL, "prompt": "x step_seconds=0.02", "steps": 40}
@@ -120,6 +125,46 @@ def test_a_client_that_leaves_a_stream_leaves_nothing(server: Running) -> None:
     while followers and time.monotonic() < until:
         time.sleep(0.01)
     assert not followers
+    server.client.delete(f"/jobs/{job}")
+
+
+def test_a_client_that_leaves_while_it_is_told_leaves_nothing(server: Running) -> None:
+    """It reads nothing after the first event, when more are at hand, and goes. Nothing waits for a collection."""
+    job = server.submit(**{**SLOW, "steps": 200})
+    server.wait(job, "running")
+
+    async def leave() -> None:
+        told = asyncio.Event()
+
+        async def receive() -> dict[str, Any]:
+            await told.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Mapping[str, Any]) -> None:
+            if message["type"] == "http.response.body":
+                # By now the next ones wait for room.
+                await asyncio.sleep(0.2)
+                told.set()
+                await asyncio.Event().wait()
+
+        path = f"/jobs/{job}/events"
+        scope = {"type": "http", "method": "GET", "path": path, "raw_path": path.encode(), "query_string": b""}
+        with suppress(ClientDisconnect):
+            await create_app(server.service)(
+                scope | {"headers": [(b"host", b"x")], "http_version": "1.1"}, receive, send
+            )
+
+        # Before the loop ends, which would tidy up.
+        await asyncio.sleep(0.1)
+        left.extend(server.service.table._events._rings)
+
+    left: list[str] = []
+    gc.disable()
+    try:
+        asyncio.run(leave())
+    finally:
+        gc.enable()
+    assert not left
     server.client.delete(f"/jobs/{job}")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from h3runtime.api.routes.described import (
 )
 from h3runtime.api.routes.get import get_route
 from h3runtime.api.service import Service
+from h3runtime.jobs.events import Event
 from h3runtime.jobs.table import Job
 
 MAX_PAGE = 100
@@ -66,16 +67,23 @@ def add_jobs(app: FastAPI, service: Service) -> None:
     # Judged before the stream begins, which can't say any more that there is no such job.
     there = [Depends(found)]
 
-    @app.get("/jobs/{job_id}/events", response_class=EventSourceResponse, dependencies=there, **GET_EVENTS)
-    async def get_events(
+    async def followed(
         job_id: JobId,
         request: Request,
         last_event_id: Annotated[str | None, Header(description="Go on after this event.")] = None,
-    ) -> AsyncIterator[ServerSentEvent]:
-        """What happens to a job, as it happens: first how it is now, or with `Last-Event-ID` what came after that."""
+    ) -> AsyncGenerator[AsyncIterator[Event]]:
+        """Closed when the request ends. The stream itself, left by its client where it has just told something, would
+        be closed when a collection of garbage comes by."""
         async with aclosing(service.events(job_id, owner_of(request), _number(last_event_id))) as events:
-            async for event in events:
-                yield ServerSentEvent(data=event.data, event=event.kind, id=str(event.id))
+            yield events
+
+    following = Depends(followed)
+
+    @app.get("/jobs/{job_id}/events", response_class=EventSourceResponse, dependencies=there, **GET_EVENTS)
+    async def get_events(events: AsyncIterator[Event] = following) -> AsyncIterator[ServerSentEvent]:
+        """What happens to a job, as it happens: first how it is now, or with `Last-Event-ID` what came after that."""
+        async for event in events:
+            yield ServerSentEvent(data=event.data, event=event.kind, id=str(event.id))
         if service.is_draining:
             yield ServerSentEvent(comment="the server is shutting down", retry=RETRY_MILLISECONDS)
 
