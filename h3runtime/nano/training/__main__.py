@@ -210,8 +210,7 @@ def _show(
     video, audio = samples.sample(pupil.dit, pupil.encoder, batch, 16, 0, dtype)
     frames, sounds = decode_clips(video_vae, video).cpu().numpy(), decode_sounds(audio_vae, audio).cpu().numpy()
     samples.sheet(frames[: SHEETS // 2], out / "sheet.png")
-    samples.keep(batch, frames, sounds, out / "samples.npz")
-    (out / "captions.txt").write_text("\n".join(batch.captions))
+    samples.keep(batch, frames, sounds, out)
     say(f"sampled {len(frames)} clips; mean loudness {float((sounds**2).mean() ** 0.5):.3f}")
 
 

@@ -34,12 +34,12 @@ from h3runtime.vae.video_vae import VideoVae
 CHUNK: Final = 64
 """Clips planned by one worker at a time, and encoded together at the smallest size."""
 VOICE_PITCHES: Final = (280.0, 400.0, 600.0)
-VOICE_LATENTS: Final = 20
+VOICE_LATENTS: Final = 80
+"""Two seconds, the least that a reference may last."""
 PORTRAIT_SHARES: Final = (0.24, 0.28, 0.32)
 WORDINGS: Final[dict[tuple[bool, bool], int]] = {
     (False, False): 4,
     (True, False): 1,
-    (False, True): 1,
     (True, True): 1,
 }
 """Captions made of each scene, by (pictured, heard)."""

@@ -6,8 +6,11 @@ Euler on both clocks, each stream with its own sigma: what carrying the audio on
 
 from __future__ import annotations
 
+import json
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,6 +24,7 @@ from h3runtime.denoiser.schedule import sigmas, unshift
 from h3runtime.nano.training.tasks import Batch
 from h3runtime.nano.training.text import encode_batch
 from h3runtime.nano.training.transformer import SHIFT, audio_latent, predict, refine, sigmas_of, unpatchify
+from h3runtime.nano.world import Actor, Scene
 
 
 @torch.no_grad()
@@ -52,6 +56,21 @@ def sheet(clips: NDArray[np.uint8], path: Path, columns: int = 8) -> None:
     Image.fromarray(np.concatenate(rows, 0)).save(path)
 
 
-def keep(batch: Batch, frames: NDArray[np.uint8], sounds: NDArray[np.float32], path: Path) -> None:
-    """Clips and the seeds of nothing else: what the judge needs beside the scenes, which `clips.plan` draws again."""
-    np.savez_compressed(path, clips=batch.clips, frames=frames, sounds=sounds.astype(np.float16))
+def keep(batch: Batch, frames: NDArray[np.uint8], sounds: NDArray[np.float32], folder: Path) -> None:
+    """What the judge needs: the clips, and beside them what was asked, caption and scene of each."""
+    np.savez_compressed(folder / "samples.npz", frames=frames, sounds=sounds.astype(np.float16))
+    scenes = [asdict(batch.shelf.scenes[i]) for i in batch.clips]
+    asked = [{"caption": words, "scene": scene} for words, scene in zip(batch.captions, scenes, strict=True)]
+    (folder / "samples.json").write_text(json.dumps(asked, indent=1))
+
+
+def kept(folder: Path) -> list[tuple[str, Scene, NDArray[np.uint8], NDArray[np.float32]]]:
+    """Caption, scene, frames and samples of each clip that `keep` wrote."""
+    asked = json.loads((folder / "samples.json").read_text())
+    with np.load(folder / "samples.npz") as held:
+        clips = zip(asked, held["frames"], held["sounds"].astype(np.float32), strict=True)
+        return [(entry["caption"], _scene(entry["scene"]), frames, sounds) for entry, frames, sounds in clips]
+
+
+def _scene(held: dict[str, Any]) -> Scene:
+    return Scene(**(held | {"actors": tuple(Actor(**actor) for actor in held["actors"])}))

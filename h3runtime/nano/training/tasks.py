@@ -3,7 +3,7 @@
 A batch takes clips of one shelf, one task and captions of one token length, so that all its sequences share a layout
 and nothing is padded or masked, as in the runtime. Fed with shelves by `joint`; the rows go to `transformer.predict`.
 
-    text only | first, last, first and last frame, a guide in the middle | a picture, a voice, both as references
+    text only | first, last, first and last frame, a guide in the middle | a picture, with and without a voice
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ MERGED: Final = 32
 """Pixels of the smallest picture that is shown (conditioning contract §1.9)."""
 TASKS: Final = (
     Task("text", 0.50),
-    Task("first", 0.11, (0,)),
+    Task("first", 0.12, (0,)),
     Task("first_last", 0.08, (0, 2)),
     Task("last", 0.06, (2,)),
     Task("guide", 0.03, (1,), shown=False),
-    Task("picture", 0.12, picture=True),
-    Task("voice", 0.05, voice=True),
-    Task("picture_voice", 0.05, picture=True, voice=True),
+    Task("picture", 0.13, picture=True),
+    Task("picture_voice", 0.08, picture=True, voice=True),
 )
+"""A voice never comes alone: the service asks for a picture or a clip beside it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,7 +143,8 @@ class Lectern:
         shelf = self.shelves[number]
         t, h, w = shelf.video.shape[2:]
         frame = h * w // 4
-        return length + 2 * shelf.audio.shape[-1] + frame * (t + 2 * len(task.stills)) + 24 * task.picture
+        given = 24 * task.picture + 2 * self.references.voices.shape[-1] * task.voice
+        return length + 2 * shelf.audio.shape[-1] + frame * (t + 2 * len(task.stills)) + given
 
     def _batch(self, number: int, task: Task, texts: Texts, picked: NDArray[np.int64]) -> Batch:
         shelf, clips = self.shelves[number], texts.clips[picked]

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from h3runtime.nano.training import __main__ as command
-from h3runtime.nano.training import clips, joint
+from h3runtime.nano.training import clips, joint, samples
 from h3runtime.nano.training.masters import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
@@ -33,7 +33,9 @@ def test_every_stage_runs_and_a_later_run_goes_on(tmp_path: Path) -> None:
         command.main([str(first), "--joint-seconds", "0.1", "--rows", "300", "--workers", "0", "--devices", "1"]) == 0
     )
     names = {path.name for path in first.iterdir()}
-    assert {TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE, "sheet.png", "captions.txt", "samples.npz"} <= names
+    assert {TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE, "sheet.png"} <= names
+    caption, scene, frames, sounds = samples.kept(first)[0]
+    assert caption and scene.actors and frames.shape == (5, 64, 64, 3) and sounds.shape == (2, 6400)
     again = ["--resume", str(first), "--video-seconds", "0", "--audio-seconds", "0", "--joint-seconds", "0"]
     assert command.main([str(second), *again, "--rows", "300", "--workers", "0", "--devices", "1"]) == 0
     assert (second / TRANSFORMER).read_bytes() == (first / TRANSFORMER).read_bytes()
