@@ -54,8 +54,8 @@ class AudioTraining:
     """
 
     sounds: int = 2048
-    batch: int = 64
-    length: int = 16
+    batch: int = 48
+    length: int = 24
     rate: float = 6e-4
     warm: int = 300
     last: float = 0.01
@@ -269,17 +269,18 @@ def record(step: Callable[[], None], generator: torch.Generator) -> Callable[[],
 
     It runs `SETTLING` times more on the stream that records it, since what it caches is kept per stream.
     """
-    torch.cuda.synchronize()
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with torch.cuda.stream(stream):
-        for _ in range(SETTLING):
+    with torch.cuda.device(generator.device):
+        torch.cuda.synchronize()
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        with torch.cuda.stream(stream):
+            for _ in range(SETTLING):
+                step()
+        torch.cuda.synchronize()
+        graph = torch.cuda.CUDAGraph()
+        graph.register_generator_state(generator)
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
             step()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    graph.register_generator_state(generator)
-    with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-        step()
-    torch.cuda.synchronize()
+        torch.cuda.synchronize()
     return graph.replay
 
 
