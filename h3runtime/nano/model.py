@@ -19,6 +19,8 @@ from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.vae.audio_config import AudioVaeConfig
 from h3runtime.vae.audio_vae import AudioVae
+from h3runtime.vae.upscaler import LatentUpscaler
+from h3runtime.vae.upscaler_config import UpscalerConfig
 from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_vae import VideoVae
 
@@ -50,6 +52,7 @@ AUDIO_VAE: Final = layouts.AudioVaeSizes(
     block_kernels=(7,),
     dilations=1,
 )
+UPSCALER: Final = layouts.UpscalerSizes(channels=32, blocks=(1, 2))
 
 
 def transformer(dtype: torch.dtype = torch.float32) -> Dit:
@@ -72,3 +75,8 @@ def video_vae() -> VideoVae:
 def audio_vae() -> AudioVae:
     """Both halves, uninitialised, with latent statistics of its own."""
     return AudioVae(AudioVaeConfig.from_shapes(layouts.audio_vae_shapes(AUDIO_VAE)))
+
+
+def upscaler() -> LatentUpscaler:
+    """The latent upscaler in fp32, uninitialised."""
+    return LatentUpscaler(UpscalerConfig.from_shapes(layouts.upscaler_shapes(UPSCALER)))

@@ -85,6 +85,17 @@ class AudioVaeSizes:
     taps: int = 12
 
 
+@dataclass(frozen=True, slots=True)
+class UpscalerSizes:
+    """blocks: residual ones before and after the resize; after every second, from the first on, a temporal one."""
+
+    latent_channels: int = 24
+    channels: int = 512
+    embedding: int = 64
+    blocks: tuple[int, int] = (12, 12)
+    kernel: int = 5
+
+
 def transformer_shapes(sizes: TransformerSizes) -> Shapes:
     """The DiT: 532 tensors pruned, 535 full at the published sizes."""
     time_dim = sizes.curve[1] if sizes.curve else sizes.time_dim
@@ -291,6 +302,41 @@ def _activation(name: str, width: int, taps: int) -> Mapping[str, Shape]:
         f"{name}.act.beta": (width,),
         f"{name}.upsample.filter": (1, 1, taps),
         f"{name}.downsample.lowpass.filter": (1, 1, taps),
+    }
+
+
+def upscaler_shapes(sizes: UpscalerSizes) -> Shapes:
+    """The latent upscaler: 322 tensors at the published sizes (checkpoint-formats §6, last lines)."""
+    channels, shapes = sizes.channels, _conv("conv_in", sizes.channels, sizes.latent_channels, 3, 3, 3)
+    shapes |= _linear("embed.0", sizes.embedding, 1) | _linear("embed.2", sizes.embedding, sizes.embedding)
+    for side, count in zip(("in_blocks", "out_blocks"), sizes.blocks, strict=True):
+        at = 0
+        for block in range(count):
+            shapes |= _upscaler_residual(f"{side}.{at}", sizes)
+            at += 1
+            if block % 2 == 0:
+                shapes |= _upscaler_temporal(f"{side}.{at}", sizes)
+                at += 1
+    return shapes | _norm("norm_out", channels) | _conv("conv_out", sizes.latent_channels, channels, 3, 3, 3)
+
+
+def _upscaler_residual(name: str, sizes: UpscalerSizes) -> Shapes:
+    channels = sizes.channels
+    return {
+        **_norm(f"{name}.in_layers.0", channels),
+        **_conv(f"{name}.in_layers.2", channels, channels, 3, 3, 3),
+        **_linear(f"{name}.emb_layers.1", 2 * channels, sizes.embedding),
+        **_norm(f"{name}.out_norm", channels),
+        **_conv(f"{name}.out_layers.2", channels, channels, 3, 3, 3),
+    }
+
+
+def _upscaler_temporal(name: str, sizes: UpscalerSizes) -> Shapes:
+    channels = sizes.channels
+    return {
+        **_norm(f"{name}.norm", channels),
+        **_conv(f"{name}.dwconv", channels, 1, sizes.kernel, 1, 1),
+        **_conv(f"{name}.pwconv", channels, channels, 1, 1, 1),
     }
 
 
