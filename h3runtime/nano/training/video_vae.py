@@ -77,8 +77,8 @@ class VideoTraining:
     """
 
     tiles: tuple[Tile, ...] = TILES
-    rate: float = 2e-3
-    haste: float = 1.0
+    rate: float = 3e-3
+    haste: float = 0.67
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
