@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from h3runtime.checkpoint.synthetic.tiny import CheckpointSet, write_set
+from h3runtime.checkpoint.checkpoint_set import CheckpointSet
+from h3runtime.checkpoint.synthetic.tiny import write_set
 from h3runtime.checkpoint.writer import write_file
 
 Write = Callable[..., Path]

@@ -10,10 +10,11 @@ from safetensors.torch import load_file
 
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.checkpoint import rules
+from h3runtime.checkpoint.checkpoint_set import CheckpointSet
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import judge
 from h3runtime.checkpoint.synthetic import layouts
-from h3runtime.checkpoint.synthetic.tiny import TEXT_ENCODER, CheckpointSet
+from h3runtime.checkpoint.synthetic.tiny import TEXT_ENCODER
 from h3runtime.checkpoint.synthetic_mark import fingerprint
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.conditioning.config import TextEncoderConfig

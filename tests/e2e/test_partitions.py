@@ -12,8 +12,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from h3runtime.checkpoint.checkpoint_set import CheckpointSet
 from h3runtime.checkpoint.sources import SYNTHETIC_KEY
-from h3runtime.checkpoint.synthetic.tiny import CheckpointSet, tiny_set
+from h3runtime.checkpoint.synthetic.tiny import tiny_set
 from h3runtime.core import GenerateSpec, LoadProgress, Progress, Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.engine import load as module
