@@ -142,5 +142,5 @@ def upscale(
     """
     size = upscaled_size(latents.shape[-2], latents.shape[-1], scale)
     mean, std = (s.to(latents.device, torch.float32).view(-1, 1, 1, 1) for s in (mean, std))
-    made = model((latents.float() - mean) / std, size, scale)
+    made: torch.Tensor = model((latents.float() - mean) / std, size, scale)
     return (made.float() * std + mean).to(latents.dtype)
