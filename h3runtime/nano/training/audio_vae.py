@@ -48,9 +48,10 @@ class AudioTraining:
     """sounds: in the bank (600 KB each on the device). batch: mono segments of `length` latents.
 
     rate rises over `warm` steps and falls as a cosine over the time to `last` of it. noise: on latents, in their
-    standard deviations, of `noisy` of the segments. size: weight of mean z^2. average: decay of the running mean of
-    the weights. graph: record a step on a GPU, after `eager_steps`. wait_steps: after so many the host waits for the
-    device, so as not to run seconds ahead of it. measured: scenes in the last line.
+    standard deviations, of `noisy` of the segments. size: weight of mean z^2. tail: of the square of what goes beyond
+    `reach` deviations, since the DiT has to learn onsets too. average: decay of the running mean of the weights.
+    graph: record a step on a GPU, after `eager_steps`. wait_steps: after so many the host waits for the device, so as
+    not to run seconds ahead of it. measured: scenes in the last line.
     """
 
     sounds: int = 2048
@@ -64,6 +65,8 @@ class AudioTraining:
     noise: float = 0.1
     noisy: float = 0.75
     size: float = 1e-3
+    tail: float = 0.1
+    reach: float = 3.0
     average: float = 0.995
     graph: bool = False
     wait_steps: int = 25
@@ -225,7 +228,8 @@ class _Run:
         latents = self.vae.posterior_mean(wanted)
         heard = latents + self._noise(latents.detach())
         loss = audio_loss(decode_mean(self.vae, heard, self.by), wanted, recipe.losses)
-        return loss + recipe.size * latents.square().mean()
+        beyond = (latents / self.spread).abs().sub(recipe.reach).relu()
+        return loss + recipe.size * latents.square().mean() + recipe.tail * beyond.square().mean()
 
     def _noise(self, latents: torch.Tensor) -> torch.Tensor:
         """[B, C, A] in the channels' own deviations, which are a running mean; none for some segments."""
