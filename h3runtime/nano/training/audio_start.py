@@ -28,7 +28,7 @@ from h3runtime.vae.audio_filters import kaiser_sinc_taps
 from h3runtime.vae.audio_vae import AudioVae
 
 AT_ONCE: Final = 16384
-LEAST: Final = 0.02
+LEAST: Final = 0.15
 """Least deviation of a component that is scaled to 1; the norm of 800 samples of a tone is about 5."""
 
 

@@ -37,8 +37,8 @@ from h3runtime.nano.world import draw_scene
 from h3runtime.vae.audio_vae import AudioVae
 
 NAME: Final = "audio_vae"
-FLOOR: Final = 0.1
-"""Least `latents_std`, as a share of the median: a channel that says nothing must not be blown up to unit variance."""
+FLOOR: Final = 0.5
+"""Least `latents_std`, as a share of the median: what speaks at onsets only would be fifty deviations high then."""
 SETTLING: Final = 3
 """Steps on the stream that will record one (as PyTorch's notes on CUDA graphs advise)."""
 
@@ -57,7 +57,7 @@ class AudioTraining:
     sounds: int = 2048
     batch: int = 48
     length: int = 24
-    rate: float = 6e-4
+    rate: float = 3e-4
     warm: int = 300
     last: float = 0.01
     betas: tuple[float, float] = (0.9, 0.99)
@@ -228,7 +228,7 @@ class _Run:
         latents = self.vae.posterior_mean(wanted)
         heard = latents + self._noise(latents.detach())
         loss = audio_loss(decode_mean(self.vae, heard, self.by), wanted, recipe.losses)
-        beyond = (latents / self.spread).abs().sub(recipe.reach).relu()
+        beyond = (latents / floored(self.spread)).abs().sub(recipe.reach).relu()
         return loss + recipe.size * latents.square().mean() + recipe.tail * beyond.square().mean()
 
     def _noise(self, latents: torch.Tensor) -> torch.Tensor:
@@ -236,7 +236,7 @@ class _Run:
         self.spread.lerp_(latents.std((0, 2)).unsqueeze(-1), 0.05)
         lot = torch.rand(len(latents), 1, 1, generator=self.generator, device=self.device)
         noise = torch.randn(latents.shape, generator=self.generator, device=self.device)
-        return (self.recipe.noise * (lot < self.recipe.noisy)) * self.spread * noise
+        return (self.recipe.noise * (lot < self.recipe.noisy)) * floored(self.spread) * noise
 
     def _recorded(self) -> Callable[[], None]:
         """A replay of one step, or the step itself where recording fails; a failure is said, never fatal."""
@@ -266,6 +266,11 @@ class _Run:
             save_pieces({n: v.cpu() for n, v in self.vae.state_dict().items()}, out, NAME)
             write_master(self.vae, self.bank, out / f"{NAME}.safetensors")
             torch._foreach_copy_(self.parameters, kept)
+
+
+def floored(spread: torch.Tensor) -> torch.Tensor:
+    """Deviations of the channels, none less than `FLOOR` of their median."""
+    return torch.maximum(spread, FLOOR * spread.median())
 
 
 def record(step: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
@@ -298,9 +303,8 @@ def write_master(vae: AudioVae, bank: Bank, path: Path) -> None:
     rounded.latents_std.fill_(1)
     rounded.logs_proj.weight.zero_()
     latents = encode_sounds(rounded, bank.waves[: min(512, len(bank.waves) * 3 // 4)].flatten(2))
-    spread = latents.std((0, 2, 3))
     rounded.latents_mean.copy_(latents.mean((0, 2, 3)))
-    rounded.latents_std.copy_(spread.clamp_min(FLOOR * float(spread.median())))
+    rounded.latents_std.copy_(floored(latents.std((0, 2, 3))))
     write_file(path, {n: v.half().cpu().contiguous() for n, v in rounded.state_dict().items()})
 
 
