@@ -39,6 +39,8 @@ from h3runtime.vae.audio_vae import AudioVae
 NAME: Final = "audio_vae"
 FLOOR: Final = 0.5
 """Least `latents_std`, as a share of the median: what speaks at onsets only would be fifty deviations high then."""
+AVERAGED: Final = 0.01
+"""Share of one batch in the running variances of the channels."""
 SETTLING: Final = 3
 """Steps on the stream that will record one (as PyTorch's notes on CUDA graphs advise)."""
 
@@ -232,8 +234,12 @@ class _Run:
         return loss + recipe.size * latents.square().mean() + recipe.tail * beyond.square().mean()
 
     def _noise(self, latents: torch.Tensor) -> torch.Tensor:
-        """[B, C, A] in the channels' own deviations, which are a running mean; none for some segments."""
-        self.spread.lerp_(latents.std((0, 2)).unsqueeze(-1), 0.05)
+        """[B, C, A] in the channels' own deviations; none for some segments.
+
+        Variances are averaged over many batches: what a channel says at onsets only is not in every one.
+        """
+        variance = latents.var((0, 2)).unsqueeze(-1)
+        self.spread.copy_(self.spread.square().lerp_(variance, AVERAGED).sqrt_())
         lot = torch.rand(len(latents), 1, 1, generator=self.generator, device=self.device)
         noise = torch.randn(latents.shape, generator=self.generator, device=self.device)
         return (self.recipe.noise * (lot < self.recipe.noisy)) * floored(self.spread) * noise
