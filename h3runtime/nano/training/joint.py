@@ -158,7 +158,7 @@ def train(
     Pieces go to `out` `every` so many seconds and at the end.
     """
     device = pupil.dit.device
-    dtype = torch.bfloat16
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
     torch.manual_seed(recipe.seed + 7919 * rank)
     lectern = Lectern(
         shelves,

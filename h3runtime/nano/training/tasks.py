@@ -119,18 +119,25 @@ class Lectern:
     def draw(self, task: Task | None = None, shelf: int | None = None, count: int | None = None) -> Batch:
         """A batch by lot, or of the task, shelf and size asked for."""
         number = int(self.rng.choice(len(self.shelves), p=self.weights)) if shelf is None else shelf
-        task = task or TASKS[int(self.rng.choice(len(TASKS), p=[t.share for t in TASKS]))]
+        task = task or self._task(number)
         texts = self.texts[number][task.wording]
         length = len(texts.captions[int(self.rng.integers(len(texts.captions)))].ids)
-        count = count or max(1, min(512, round(self.rows / self._expected_rows(number, task, length))))
+        count = count or _even(self.rows / self._expected_rows(number, task, length))
         picked = self.rng.choice(texts.by_length[length], count)
         return self._batch(number, task, texts, picked)
+
+    def _task(self, number: int) -> Task:
+        """By lot, among those that the shelf has captions for."""
+        possible = [task for task in TASKS if self.texts[number][task.wording].captions]
+        shares = np.array([task.share for task in possible])
+        return possible[int(self.rng.choice(len(possible), p=shares / shares.sum()))]
 
     def seen(self) -> NDArray[np.bool_]:
         """Which rows of the table of embeddings any batch may hold: bool [rows]."""
         found = np.zeros(self.vocabulary.rows, np.bool_)
         for texts in (texts for by_wording in self.texts for texts in by_wording.values()):
-            found[np.concatenate([caption.ids for caption in texts.captions])] = True
+            for caption in texts.captions:
+                found[caption.ids] = True
         picture = torch.zeros(1, 1, MERGED, MERGED, 3, dtype=torch.uint8)
         for task in TASKS:
             shown = [picture] * (len(task.stills) * task.shown + task.picture)
@@ -208,6 +215,11 @@ class Lectern:
         return audio_rows(
             self.references.voices[torch.from_numpy(timbres).to(device), torch.from_numpy(pitches).to(device)].float()
         )
+
+
+def _even(count: float) -> int:
+    """A batch's size, in steps of 16 where it is large: fewer sizes, so more memory is used again."""
+    return max(1, min(512, round(count / 16) * 16 if count >= 24 else round(count)))
 
 
 def _before(task: Task, shown: Sequence[torch.Tensor]) -> list[str | torch.Tensor]:

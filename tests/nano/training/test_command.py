@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import socket
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -9,11 +12,11 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from h3runtime.nano.training import __main__ as command
-from h3runtime.nano.training import clips, joint, samples
+from h3runtime.nano.training import clips, command, joint, samples
 from h3runtime.nano.training.masters import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
+SMALL = ("--rows", "300", "--workers", "0", "--devices", "1", "--samples", "2")
 SIZES = joint.Sizes((clips.Size(64, 64, 5, 3), clips.Size(64, 32, 5, 3)), (0.7, 0.3))
 
 
@@ -29,18 +32,33 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_stage_runs_and_a_later_run_goes_on(tmp_path: Path) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
-    assert (
-        command.main([str(first), "--joint-seconds", "0.1", "--rows", "300", "--workers", "0", "--devices", "1"]) == 0
-    )
+    assert command.main([str(first), "--joint-seconds", "0.1", *SMALL]) == 0
     names = {path.name for path in first.iterdir()}
     assert {TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE, "sheet.png"} <= names
     caption, scene, frames, sounds = samples.kept(first)[0]
     assert caption and scene.actors and frames.shape == (5, 64, 64, 3) and sounds.shape == (2, 6400)
     again = ["--resume", str(first), "--video-seconds", "0", "--audio-seconds", "0", "--joint-seconds", "0"]
-    assert command.main([str(second), *again, "--rows", "300", "--workers", "0", "--devices", "1"]) == 0
+    assert command.main([str(second), *again, *SMALL]) == 0
     assert (second / TRANSFORMER).read_bytes() == (first / TRANSFORMER).read_bytes()
 
 
 def test_nothing_to_go_on_from_is_said(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="none to go on from"):
         command.main([str(tmp_path), "--video-seconds", "0", "--workers", "0", "--devices", "1"])
+
+
+def test_two_processes_train_one_model(tmp_path: Path) -> None:
+    """As a command: what is started anew has to find its functions again, and gradients meet."""
+    held = tmp_path / "held"
+    held.mkdir()
+    save_file(untrained_video_vae().state_dict(), held / VIDEO_VAE)
+    save_file(untrained_audio_vae().state_dict(), held / AUDIO_VAE)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = f"--resume {held} --video-seconds 0 --audio-seconds 0 --joint-seconds 1 --rows 200 --workers 0"
+    run = [sys.executable, "-m", "h3runtime.nano.training", str(tmp_path / "out"), *arguments.split()]
+    run += ["--devices", "2", "--sizes", "64x32x5x2", "--samples", "1", "--port", str(port)]
+    done = subprocess.run(run, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3])
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / TRANSFORMER).exists() and "sampled" in done.stdout

@@ -1,0 +1,236 @@
+"""`python -m h3runtime.nano.training OUT`: train h3-nano, or go on training it.
+
+    1  the video VAE and the audio VAE, side by side; the clips of the joint training are planned meanwhile
+    2  all clips rendered and encoded once
+    3  the DiT and the text encoder together, on every task
+    4  masters, a sheet of samples
+
+Each stage takes the seconds it is given and leaves pieces of at most 15 MB in OUT; `--resume` goes on from such a
+folder, and a stage of 0 seconds takes what is there. With several GPUs every process encodes clips of its own and
+gradients are averaged.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from multiprocessing import get_context
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from h3runtime.nano import model
+from h3runtime.nano.training import clips, joint, samples, tasks
+from h3runtime.nano.training.audio_vae import decode_sounds, train_audio_vae
+from h3runtime.nano.training.masters import (
+    AUDIO_VAE,
+    TEXT_ENCODER,
+    TRANSFORMER,
+    VIDEO_VAE,
+    filled,
+    write_transformer,
+)
+from h3runtime.nano.training.text_master import fill_unseen, write_text_master
+from h3runtime.nano.training.video_vae import STATE, decode_clips, train_video_vae
+from h3runtime.nano.vocabulary import Vocabulary
+from h3runtime.vae.audio_vae import AudioVae
+from h3runtime.vae.video_vae import VideoVae
+
+SHEET_ROWS = 12
+"""Clips on the sheet."""
+
+
+def main(given: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(given)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    world = max(1, torch.cuda.device_count()) if arguments.devices is None else arguments.devices
+    if world == 1:
+        _work(0, 1, arguments)
+    else:
+        _together([get_context("spawn").Process(target=_work, args=(i, world, arguments)) for i in range(world)])
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m h3runtime.nano.training", description="Train h3-nano.")
+    recipe = joint.Recipe()
+    parser.add_argument("out", type=Path, help="Folder for pieces, masters, sheet and log.")
+    parser.add_argument("--resume", type=Path, help="A folder of an earlier run to go on from.")
+    parser.add_argument("--video-seconds", type=float, default=300.0, help="Video VAE; 0 takes the earlier.")
+    parser.add_argument("--audio-seconds", type=float, default=240.0, help="Audio VAE; 0 takes the earlier.")
+    parser.add_argument("--joint-seconds", type=float, default=1500.0, help="DiT and text encoder.")
+    parser.add_argument("--rate", type=float, default=recipe.rate, help="Learning rate of the joint training.")
+    parser.add_argument("--rows", type=int, default=recipe.rows, help="Packed rows of a joint batch.")
+    parser.add_argument("--shrink", type=float, default=1.0, help="Share of the clips that are made, for a trial.")
+    parser.add_argument("--samples", type=int, default=24, help="Clips sampled at the end, for a look.")
+    parser.add_argument("--seed", type=int, default=0, help="Of the scenes and of the first weights.")
+    parser.add_argument("--workers", type=int, default=8, help="Processes that plan clips, for each device.")
+    parser.add_argument("--sizes", help="Clips of the joint training: WIDTHxHEIGHTxFRAMESxCLIPS, comma-separated.")
+    parser.add_argument("--port", type=int, default=29511, help="On which several processes find each other.")
+    parser.add_argument("--devices", type=int, help="How many GPUs. Default: all that there are; 1 on a CPU.")
+    return parser
+
+
+def _together(processes: list[BaseProcess]) -> None:
+    """Run them to the end; where one fails, none is left waiting for it."""
+    for process in processes:
+        process.start()
+    while any(process.is_alive() for process in processes):
+        if any(process.exitcode for process in processes):
+            for process in processes:
+                process.terminate()
+        time.sleep(0.2)
+    if any(process.exitcode for process in processes):
+        raise SystemExit(f"training ended with {[process.exitcode for process in processes]}")
+
+
+def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
+    """One device's share of everything."""
+    device = torch.device("cuda", rank) if torch.cuda.is_available() else torch.device("cpu")
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    say = _teller(arguments.out / "log.txt") if rank == 0 else _silent
+    recipe = _recipe(arguments)
+    seed = arguments.seed * 31 + rank
+    with clips.Planner(recipe.sizes.sizes, seed, arguments.workers) as planner:
+        _train_vaes(rank, world, arguments, device)
+        if world > 1:
+            _join(rank, world, arguments.port, device)
+        video_vae = filled(model.video_vae(), arguments.out / VIDEO_VAE).to(device)
+        audio_vae = filled(model.audio_vae(), arguments.out / AUDIO_VAE).to(device)
+        references = clips.references(video_vae, audio_vae, device)
+        shelves = clips.shelves(recipe.sizes.sizes, planner, video_vae, audio_vae, device, say)
+    vocabulary = Vocabulary.load()
+    pieces = arguments.resume if arguments.resume and list(arguments.resume.glob("joint-*")) else None
+    pupil = joint.Pupil.begin(vocabulary, device, arguments.seed, pieces)
+    if arguments.joint_seconds:
+        joint.train(
+            pupil,
+            shelves,
+            references,
+            vocabulary,
+            recipe,
+            seconds=arguments.joint_seconds,
+            out=arguments.out,
+            say=say,
+            rank=rank,
+            world=world,
+        )
+    if rank == 0:
+        lectern = tasks.Lectern(shelves, [1.0] * len(shelves), references, vocabulary, pupil.dit, 1, 12345)
+        fill_unseen(pupil.encoder, vocabulary, lectern.seen())
+        write_transformer(pupil.dit, arguments.out / TRANSFORMER)
+        write_text_master(pupil.encoder, arguments.out / TEXT_ENCODER, vocabulary)
+        _show(pupil, lectern, video_vae, audio_vae, arguments, say)
+    if world > 1:
+        dist.destroy_process_group()
+
+
+def _recipe(arguments: argparse.Namespace) -> joint.Recipe:
+    whole = _sizes(arguments.sizes) if arguments.sizes else joint.Sizes()
+    sizes = tuple(replace(size, clips=max(2, round(size.clips * arguments.shrink))) for size in whole.sizes)
+    shelves = replace(whole, sizes=sizes)
+    return joint.Recipe(rate=arguments.rate, rows=arguments.rows, seed=arguments.seed, sizes=shelves)
+
+
+def _sizes(given: str) -> joint.Sizes:
+    """Shelves as named, each drawn from as often as any other."""
+    sizes = tuple(clips.Size(*map(int, size.split("x"))) for size in given.split(","))
+    return joint.Sizes(sizes, (1.0,) * len(sizes))
+
+
+def _train_vaes(rank: int, world: int, arguments: argparse.Namespace, device: torch.device) -> None:
+    """The video VAE on the first device, the audio VAE on the last one, or beside it on the only one; a CPU has them
+    in turn."""
+    if device.type == "cpu":
+        _train_video(arguments, device)
+        _train_audio(arguments, device)
+        return
+    apart = get_context("spawn").Process(target=_train_audio, args=(arguments, device))
+    if rank == world - 1:
+        apart.start()
+    if rank == 0:
+        _train_video(arguments, device)
+    if rank == world - 1:
+        apart.join()
+        if apart.exitcode:
+            raise RuntimeError(f"the audio VAE's training ended with {apart.exitcode}")
+
+
+def _train_video(arguments: argparse.Namespace, device: torch.device) -> None:
+    say = _teller(arguments.out / "video_vae.log")
+    held = _held(arguments, VIDEO_VAE)
+    if arguments.video_seconds:
+        state = held / STATE if held else None
+        train_video_vae(arguments.out, arguments.video_seconds, device, state, arguments.seed, say)
+    else:
+        _take(held, VIDEO_VAE, arguments.out)
+
+
+def _train_audio(arguments: argparse.Namespace, device: torch.device) -> None:
+    say = _teller(arguments.out / "audio_vae.log")
+    held = _held(arguments, AUDIO_VAE)
+    if arguments.audio_seconds:
+        train_audio_vae(arguments.out, arguments.audio_seconds, device, held, arguments.seed, say)
+    else:
+        _take(held, AUDIO_VAE, arguments.out)
+
+
+def _held(arguments: argparse.Namespace, name: str) -> Path | None:
+    """The folder to go on from, where it has this master."""
+    folder: Path | None = arguments.resume
+    return folder if folder and (folder / name).exists() else None
+
+
+def _take(held: Path | None, name: str, out: Path) -> None:
+    """An earlier run's master as it is."""
+    if held is None:
+        raise SystemExit(f"{name}: 0 seconds to train it and none to go on from (--resume)")
+    if held != out:
+        (out / name).write_bytes((held / name).read_bytes())
+
+
+def _join(rank: int, world: int, port: int, device: torch.device) -> None:
+    """Wait for all devices and let them talk."""
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
+    dist.all_reduce(torch.ones(1, device=device))
+
+
+def _show(
+    pupil: joint.Pupil,
+    lectern: tasks.Lectern,
+    video_vae: VideoVae,
+    audio_vae: AudioVae,
+    arguments: argparse.Namespace,
+    say: Callable[[str], None],
+) -> None:
+    """Sample a batch of the first shelf's texts: a sheet, the captions, and the clips for the judge."""
+    batch = lectern.draw(tasks.TASKS[0], 0, arguments.samples)
+    dtype = torch.bfloat16 if pupil.dit.device.type == "cuda" else torch.float32
+    video, audio = samples.sample(pupil.dit, pupil.encoder, batch, 16, 0, dtype)
+    frames, sounds = decode_clips(video_vae, video).cpu().numpy(), decode_sounds(audio_vae, audio).cpu().numpy()
+    samples.sheet(frames[:SHEET_ROWS], arguments.out / "sheet.png")
+    samples.keep(batch, frames, sounds, arguments.out)
+    say(f"sampled {len(frames)} clips; mean loudness {float((sounds**2).mean() ** 0.5):.3f}")
+
+
+def _teller(path: Path) -> Callable[[str], None]:
+    """Prints and keeps lines, each with the time."""
+    begin = time.monotonic()
+
+    def say(line: str) -> None:
+        text = f"{time.monotonic() - begin:7.1f} {path.stem}: {line}"
+        print(text, flush=True)
+        with path.open("a") as file:
+            file.write(text + "\n")
+
+    return say
+
+
+def _silent(line: str) -> None:
+    pass
