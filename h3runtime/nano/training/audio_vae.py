@@ -39,6 +39,8 @@ from h3runtime.vae.audio_vae import AudioVae
 NAME: Final = "audio_vae"
 FLOOR: Final = 0.5
 """Least `latents_std`, as a share of the median: what speaks at onsets only would be fifty deviations high then."""
+SEARCHED: Final = 3
+"""Kernels tried for each convolution. With ten, cuDNN's default, the first step took most of half a minute."""
 AVERAGED: Final = 0.01
 """Share of one batch in the running variances of the channels."""
 SETTLING: Final = 3
@@ -49,9 +51,9 @@ SETTLING: Final = 3
 class AudioTraining:
     """sounds: in the bank (600 KB each on the device). batch: mono segments of `length` latents.
 
-    rate rises over `warm` steps and falls as a cosine over the time to `last` of it. noise: on latents, in their
-    standard deviations, of `noisy` of the segments. size: weight of mean z^2. tail: of the square of what goes beyond
-    `reach` deviations, since the DiT has to learn onsets too. average: decay of the running mean of the weights.
+    rate rises over `warm` steps and falls as a cosine over the time to `last` of it. noise: the most of it on
+    latents, in their standard deviations. size: weight of mean z^2. tail: of the square of what goes beyond `reach`
+    deviations, since the DiT has to learn onsets too. average: decay of the running mean of the weights.
     graph: record a step on a GPU, after `eager_steps`. wait_steps: after so many the host waits for the device, so as
     not to run seconds ahead of it. measured: scenes in the last line.
     """
@@ -59,13 +61,12 @@ class AudioTraining:
     sounds: int = 2048
     batch: int = 48
     length: int = 24
-    rate: float = 3e-4
+    rate: float = 5e-4
     warm: int = 300
     last: float = 0.01
     betas: tuple[float, float] = (0.9, 0.99)
     clip: float = 1.0
-    noise: float = 0.1
-    noisy: float = 0.75
+    noise: float = 0.2
     size: float = 1e-3
     tail: float = 0.1
     reach: float = 3.0
@@ -234,7 +235,7 @@ class _Run:
         return loss + recipe.size * latents.square().mean() + recipe.tail * beyond.square().mean()
 
     def _noise(self, latents: torch.Tensor) -> torch.Tensor:
-        """[B, C, A] in the channels' own deviations; none for some segments.
+        """[B, C, A] in the channels' own deviations, more or less of it by segment.
 
         Variances are averaged over many batches: what a channel says at onsets only is not in every one.
         """
@@ -242,7 +243,7 @@ class _Run:
         self.spread.copy_(self.spread.square().lerp_(variance, AVERAGED).sqrt_())
         lot = torch.rand(len(latents), 1, 1, generator=self.generator, device=self.device)
         noise = torch.randn(latents.shape, generator=self.generator, device=self.device)
-        return (self.recipe.noise * (lot < self.recipe.noisy)) * floored(self.spread) * noise
+        return self.recipe.noise * lot * floored(self.spread) * noise
 
     def _recorded(self) -> Callable[[], None]:
         """A replay of one step, or the step itself where recording fails; a failure is said, never fatal."""
@@ -352,8 +353,14 @@ def _exact() -> Iterator[None]:
 @contextmanager
 def _fast(device: torch.device) -> Iterator[None]:
     """TF32 and searched kernels, where there is a GPU."""
-    with _math(tf32=device.type == "cuda", search=device.type == "cuda"):
+    if device.type != "cuda":
         yield
+        return
+    before = torch.backends.cudnn.benchmark_limit
+    torch.backends.cudnn.benchmark_limit = SEARCHED
+    with _math(tf32=True, search=True):
+        yield
+    torch.backends.cudnn.benchmark_limit = before
 
 
 @contextmanager
