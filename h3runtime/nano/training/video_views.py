@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from h3runtime.nano.pictures import EDGE
 from h3runtime.nano.world import COLOURS, FLOOR_LINE, FLOORS, SHAPES, WALL_SHADE, Actor, Scene, draw_scene, track
 
 VIEW_FRAMES = 22
@@ -111,7 +112,7 @@ def views(
     pictures = _backgrounds(pool, index, y, canvas[:, 1:], width)
     for actor in range(ACTORS):
         distance = _distance(x, y, places[:, actor], radius[:, actor], pool.kinds[index, actor])
-        cover = (0.5 - distance).clamp_(0, 1).unsqueeze(-1)
+        cover = (0.5 - distance / EDGE).clamp_(0, 1).unsqueeze(-1)
         pictures = pictures.lerp(pool.paints[index, actor].view(-1, 1, 1, 1, 3), cover)
     return (pictures * 255).round_()
 
