@@ -358,9 +358,11 @@ def _fast(device: torch.device) -> Iterator[None]:
         return
     before = torch.backends.cudnn.benchmark_limit
     torch.backends.cudnn.benchmark_limit = SEARCHED
-    with _math(tf32=True, search=True):
-        yield
-    torch.backends.cudnn.benchmark_limit = before
+    try:
+        with _math(tf32=True, search=True):
+            yield
+    finally:
+        torch.backends.cudnn.benchmark_limit = before
 
 
 @contextmanager
