@@ -16,8 +16,11 @@ from benchmarks.record import approximations
 from benchmarks.result import Result
 from benchmarks.workload import fit_prompt
 from h3runtime import __version__
+from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import BackendChoice, Clip, EngineFacts
+from h3runtime.engine.paths import model_paths
 from h3runtime.errors import InvalidRequest
+from h3runtime.settings import Settings
 
 SMOKE = "smoke-320x192-22f"
 TINY = "tiny-64x64-5f"
@@ -89,7 +92,9 @@ def test_references_are_made_and_their_rows_counted(tmp_path: Path, contracts: P
     assert measure.main(["--contract", "tiny-ref2va", "--output", str(output), *flags]) == 0
     # A picture of 64x64, a clip of 5 frames at 64x96, its track and the lone sound of 2 s.
     packed = 2 * 2 + 2 * 2 * 3 + 2 * 80 + 2 * 80
-    shown = sum(map(len, ("<Picture 1>: ", "<Audio 1>: ", "<Video 1>: ", "<0.0 seconds>", "<Audio 2>: ")))
+    tokenizer = PromptTokenizer.from_folder(model_paths(Settings(device="cpu", data_dir=tmp_path)).tokenizer)
+    told = ("<Picture 1>: ", "<Audio 1>: ", "<Video 1>: ", "<0.0 seconds>", "<Audio 2>: ")
+    shown = sum(len(tokenizer.encode(words)) for words in told)
     rows = parse(Result, output.read_bytes(), output).run.rows
     assert (rows.text, rows.references) == (100, packed + shown + (4 + 2) + (6 + 2))
 
