@@ -34,6 +34,7 @@ from h3runtime.nano.training.masters import (
     filled,
     write_transformer,
 )
+from h3runtime.nano.training.profiling import profile_joint
 from h3runtime.nano.training.text_master import fill_unseen, write_text_master
 from h3runtime.nano.training.video_vae import STATE, decode_clips, train_video_vae
 from h3runtime.nano.vocabulary import Vocabulary
@@ -66,6 +67,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rate", type=float, default=recipe.rate, help="Learning rate of the joint training.")
     parser.add_argument("--rows", type=int, default=recipe.rows, help="Packed rows of a joint batch.")
     parser.add_argument("--shrink", type=float, default=1.0, help="Share of the clips that are made, for a trial.")
+    parser.add_argument("--compiled", action="store_true", help="Compile the blocks of the joint training.")
+    parser.add_argument("--profile", action="store_true", help="Say where a joint step spends its time, and end.")
     parser.add_argument("--samples", type=int, default=24, help="Clips sampled at the end, for a look.")
     parser.add_argument("--seed", type=int, default=0, help="Of the scenes and of the first weights.")
     parser.add_argument("--workers", type=int, default=8, help="Processes that plan clips, for each device.")
@@ -107,6 +110,10 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
     vocabulary = Vocabulary.load()
     pieces = arguments.resume if arguments.resume and list(arguments.resume.glob("joint-*")) else None
     pupil = joint.Pupil.begin(vocabulary, device, arguments.seed, pieces)
+    if arguments.profile and rank == 0:
+        lectern = tasks.Lectern(shelves, recipe.sizes.weights, references, vocabulary, pupil.dit, recipe.rows, 0)
+        profile_joint(pupil, lectern, recipe, say)
+        return
     if arguments.joint_seconds:
         joint.train(
             pupil,
@@ -134,7 +141,9 @@ def _recipe(arguments: argparse.Namespace) -> joint.Recipe:
     whole = _sizes(arguments.sizes) if arguments.sizes else joint.Sizes()
     sizes = tuple(replace(size, clips=max(2, round(size.clips * arguments.shrink))) for size in whole.sizes)
     shelves = replace(whole, sizes=sizes)
-    return joint.Recipe(rate=arguments.rate, rows=arguments.rows, seed=arguments.seed, sizes=shelves)
+    return joint.Recipe(
+        rate=arguments.rate, rows=arguments.rows, seed=arguments.seed, compiled=arguments.compiled, sizes=shelves
+    )
 
 
 def _sizes(given: str) -> joint.Sizes:

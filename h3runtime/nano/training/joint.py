@@ -53,7 +53,8 @@ class Sizes:
 class Recipe:
     """rows: packed rows of a batch. low: share of bases drawn from the cleaner quarter on top of the even ones.
 
-    rate rises over `warm` steps and falls over the last `cool` share of the time. ema: per step, at most.
+    compiled: blocks through `torch.compile`. ema: decay a step, at most. rate rises over `warm` steps, falls over the
+    last `cool` share of the time.
     """
 
     rows: int = 49152
@@ -63,6 +64,7 @@ class Recipe:
     ema: float = 0.999
     clip: float = 1.0
     low: float = 0.15
+    compiled: bool = False
     audio_weight: float = 1.0
     seed: int = 0
     sizes: Sizes = field(default_factory=Sizes)
@@ -114,7 +116,13 @@ class Pupil:
         save_pieces({name: value.cpu() for name, value in self.mean.items()}, folder, "joint")
 
 
-def loss_of(pupil: Pupil, batch: Batch, recipe: Recipe, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+def loss_of(
+    pupil: Pupil,
+    batch: Batch,
+    recipe: Recipe,
+    dtype: torch.dtype,
+    through: transformer.BlockForward = transformer.block_forward,
+) -> tuple[torch.Tensor, torch.Tensor]:
     """Mean squared error of the video's and of the audio's velocity."""
     device, count = batch.video.device, batch.video.shape[0]
     base = torch.rand(count, device=device)
@@ -126,9 +134,15 @@ def loss_of(pupil: Pupil, batch: Batch, recipe: Recipe, dtype: torch.dtype) -> t
     with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
         text = transformer.refine(pupil.dit, encode_batch(pupil.encoder, batch.text))
         u_audio, u_video = transformer.predict(
-            pupil.dit, batch.rows, text, batch.visual, batch.audible, audio, video, base
+            pupil.dit, batch.rows, text, batch.visual, batch.audible, audio, video, base, through
         )
     return F.mse_loss(u_video, batch.video - noises[0]), F.mse_loss(u_audio, batch.audio - noises[1])
+
+
+def compiled_block() -> transformer.BlockForward:
+    """One block compiled for any batch and length: its elementwise passes fused, shared by all blocks."""
+    compiled: transformer.BlockForward = torch.compile(transformer.block_forward, dynamic=True)
+    return compiled
 
 
 def rate_at(recipe: Recipe, step: int, share: float) -> float:
@@ -170,6 +184,7 @@ def train(
         recipe.seed + rank,
     )
     optimiser = Optimiser([pupil.dit, pupil.encoder])
+    through = compiled_block() if recipe.compiled else transformer.block_forward
     begin, step, saved, told = time.monotonic(), 0, time.monotonic(), time.monotonic()
     seen: Counter[str] = Counter()
     means = torch.zeros(3, device=device)
@@ -179,7 +194,7 @@ def train(
         if share >= 1:
             break
         batch = lectern.draw()
-        video, audio = loss_of(pupil, batch, recipe, dtype)
+        video, audio = loss_of(pupil, batch, recipe, dtype, through)
         torch.autograd.backward(video + recipe.audio_weight * audio)
         if world > 1:
             _average_gradients(optimiser.parameters, world)

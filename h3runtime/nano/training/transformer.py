@@ -12,7 +12,7 @@ One base serves both streams: sigma_video = S_12(b), sigma_audio = S_3(b) (dit-c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -116,8 +116,13 @@ def predict(
     audio: torch.Tensor,
     video: torch.Tensor,
     base: torch.Tensor,
+    through: BlockForward | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """u of the audio rows [B, 2A, 32] and of the video rows [B, V, 96], fp32; `text` comes from `refine`."""
+    """u of the audio rows [B, 2A, 32] and of the video rows [B, V, 96], fp32.
+
+    `text` comes from `refine`. through: `block_forward`, or the same compiled.
+    """
+    through = through or block_forward
     h = _sequence(dit, rows, text, visual, audible, audio, video)
     times = clocks(base)
     e = curve(dit.adaln_t_table, times.flatten()).view(*times.shape, -1)
@@ -125,9 +130,7 @@ def predict(
     select = rows.select.to(h.dtype)
     for module in dit.blocks:
         block = cast(Block, module)
-        shift1, scale1, gate1, shift2, scale2, gate2 = _vectors(block.adaln_proj.linear, e, rows, select)
-        h = h + gate1 * _attention(block.attn, _norm(block.norm1, h) * (1 + scale1) + shift1, rotary)
-        h = h + gate2 * _mlp(block.mlp, _norm(block.norm2, h) * (1 + scale2) + shift2)
+        h = through(block, h, _vectors(block.adaln_proj.linear, e, rows), select, *rotary)
     (_, a, b), (_, c, d) = rows.order[-2:]
     return _head(dit, dit.final_layer.audio_out, h[:, a:b], e[:, 1]), _head(
         dit, dit.final_layer.video_out, h[:, c:d], e[:, 0]
@@ -159,13 +162,26 @@ def _sequence(
     return torch.cat([part.to(text.dtype) for part in parts], 1)
 
 
-def _vectors(linear: nn.Linear, e: torch.Tensor, rows: Rows, select: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Six modulation vectors per packed row, [B, S, hidden] each: e [B, 4, rank] through each kind's own rows."""
+def block_forward(
+    block: Block, h: torch.Tensor, vectors: torch.Tensor, select: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+) -> torch.Tensor:
+    """One block: h [B, S, hidden]; vectors [B, K, 6 hidden] of each kind of rows, select [S, K] each row's kind."""
+    spread = torch.matmul(select, vectors.to(select.dtype))
+    shift1, scale1, gate1, shift2, scale2, gate2 = spread.chunk(BLOCK_VECTORS, -1)
+    h = h + gate1 * _attention(block.attn, _norm(block.norm1, h) * (1 + scale1) + shift1, (cos, sin))
+    return h + gate2 * _mlp(block.mlp, _norm(block.norm2, h) * (1 + scale2) + shift2)
+
+
+BlockForward = Callable[[Block, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+
+def _vectors(linear: nn.Linear, e: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """Modulation of each kind of rows, fp32 [B, K, 6 hidden]: e [B, 4, rank] through the kind's own weights."""
     weight = linear.weight.float().view(MODALITIES, -1, linear.in_features)
     bias = linear.bias.float().view(MODALITIES, -1)
     with torch.autocast(e.device.type, enabled=False):
         made = [F.linear(e[:, clock], weight[modality], bias[modality]) for clock, modality in rows.kinds]
-    return torch.matmul(select, torch.stack(made, 1).to(select.dtype)).chunk(BLOCK_VECTORS, -1)
+    return torch.stack(made, 1)
 
 
 def _head(dit: Dit, head: nn.Module, h: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
