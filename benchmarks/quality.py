@@ -51,7 +51,7 @@ from benchmarks.quality_plot import plot_of
 from benchmarks.quality_prompts import SPLITS, TASKS, Prompt, draw_prompt, ends_of, request_of
 from benchmarks.quality_records import Records, key_of, record_of
 from benchmarks.quality_report import Row, markdown, rows_of
-from h3runtime.checkpoint.embedded.masters import FOLDER
+from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.observe.cores import engine_threads
 
 PROMPTS = 200

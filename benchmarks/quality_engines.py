@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from benchmarks.emulated_w4a4 import EmulatedW4A4
 from benchmarks.quality_plan import EXACT, W4A4, Schedule, Way
-from h3runtime.checkpoint.embedded.masters import FOLDER
+from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.cli.generation.judging import rule_on
 from h3runtime.core import GenerateSpec, Latents, SamplerSettings

@@ -7,6 +7,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from h3runtime.checkpoint.embedded.packaged import is_packaged
 from h3runtime.cli import generate
 from h3runtime.cli.generation import flags
 from h3runtime.cli.options import add_encoder_flags, add_run_flags
@@ -19,10 +20,11 @@ NAME = "demo"
 WIDTH, HEIGHT, FRAMES, STEPS = 192, 192, 39, 12
 """A size of the training, small enough for two cores of a laptop and long enough to have a join of two decoded chunks
 in it."""
-EMBEDDED = (
+MADE_BY = (
     "made by h3-nano, the small trained model inside this package, which knows a little world of shapes that move and "
     "sound; --model-path names H3's own weights"
 )
+MADE_UP = "the embedded model has made-up weights: its clip shows that the pipeline works"
 
 
 def add_parser(commands: Any) -> None:
@@ -30,7 +32,7 @@ def add_parser(commands: Any) -> None:
         "demo",
         help="make a small clip, on the embedded model unless told otherwise",
         description="Make a small clip with sound, and a picture that shows both at a glance. Needs no files and no "
-        "network: the embedded model, h3-nano, is a part of this package.",
+        "network: the embedded model is a part of this package.",
     )
     parser.add_argument(
         "--output",
@@ -58,5 +60,5 @@ def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), arguments.config)
     generate.make(argparse.Namespace(**(flags.blank() | vars(arguments) | fixed)), settings)
     if settings.model_path is None and not arguments.quiet:
-        say(EMBEDDED)
+        say(MADE_BY if is_packaged() else MADE_UP)
     return 0

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from h3runtime.checkpoint.embedded.listing import NAME
-from h3runtime.checkpoint.embedded.masters import FOLDER
+from h3runtime.checkpoint.embedded.packaged import is_packaged
 from h3runtime.checkpoint.embedded.sets import embedded_set, is_embedded
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CheckpointFile
@@ -110,9 +109,8 @@ def _half_a_set(missing: Sequence[str], transformers: Sequence[str]) -> Settings
 
 def _embedded(settings: Settings) -> dict[str, Path]:
     # The masters are on their way into the package.
-    is_there = (FOLDER / NAME).is_file()
     full = settings.verify == "full"
-    made = embedded_set(default_cache_dir(), full=full) if is_there else tiny_set(default_cache_dir())
+    made = embedded_set(default_cache_dir(), full=full) if is_packaged() else tiny_set(default_cache_dir())
     transformers = {FL2VA: made.transformer, REF2VA: made.ref2va}
     shared = (made.text_encoder, made.video_vae, made.audio_vae, made.tokenizer)
     by_field = {PARTITION_PATHS[partition]: path for partition, path in transformers.items()}

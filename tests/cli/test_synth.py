@@ -13,7 +13,7 @@ import pytest
 
 from h3runtime.__main__ import main
 from h3runtime.checkpoint.embedded.listing import read_listing
-from h3runtime.checkpoint.embedded.masters import FOLDER
+from h3runtime.checkpoint.embedded.packaged import FOLDER
 from tests.parity.fixture import DIRECTORY
 
 FORMATS = ("nvfp4", "int8_convrot", "fp8_scaled", "bf16")

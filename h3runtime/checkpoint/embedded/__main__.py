@@ -17,7 +17,8 @@ import torch
 
 from h3runtime.checkpoint.embedded.formats import FORMATS, SetFormat, derived_files
 from h3runtime.checkpoint.embedded.listing import Listing, write_listing
-from h3runtime.checkpoint.embedded.masters import COMPONENTS, FOLDER, digests, read_weights
+from h3runtime.checkpoint.embedded.masters import COMPONENTS, digests, read_weights
+from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.embedded.sets import write_files
 from h3runtime.checkpoint.families import require_component
 from h3runtime.checkpoint.file import CheckpointFile

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from h3runtime.checkpoint.embedded.formats import DerivedFile, SetFormat, derived_files
 from h3runtime.checkpoint.embedded.listing import read_listing
-from h3runtime.checkpoint.embedded.masters import FOLDER, TOKENIZER
+from h3runtime.checkpoint.embedded.masters import TOKENIZER
+from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.embedded.sets import listed_digests, write_files, write_tokenizer
 from h3runtime.checkpoint.synthetic.staging import staged
 from h3runtime.checkpoint.synthetic.synthesis import ENV_NAME, Written, carry_sums, environment

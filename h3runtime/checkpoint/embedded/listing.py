@@ -15,12 +15,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from h3runtime.checkpoint.embedded.packaged import NAME
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.synthetic.published import SetFormat
 from h3runtime.checkpoint.tensor_file import checkpoint_error, reason
 from h3runtime.errors import Offence
 
-NAME = "derived.json"
 SHOWN_DIGITS = 16
 REMEDY = "the installed package as it was published"
 

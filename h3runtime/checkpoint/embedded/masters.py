@@ -22,7 +22,6 @@ from h3runtime.checkpoint.header import FILE, HeaderError, header_length, parse_
 from h3runtime.checkpoint.tensor_file import checkpoint_error, reason
 from h3runtime.errors import Offence
 
-FOLDER = Path(__file__).parents[2] / "nano" / "masters"
 COMPONENTS: tuple[Component, ...] = ("transformer", "text_encoder", "video_vae", "audio_vae")
 TOKENIZER = "tokenizer"
 TOKENIZER_FILES = ("merges.txt", "tokenizer_config.json", "vocab.json")

@@ -19,8 +19,9 @@ from pathlib import Path
 from h3runtime.checkpoint.checkpoint_set import CheckpointSet
 from h3runtime.checkpoint.embedded import deriving
 from h3runtime.checkpoint.embedded.formats import DEFAULT, DerivedFile, SetFormat, derived_files
-from h3runtime.checkpoint.embedded.listing import NAME, REMEDY, Listing, read_listing
-from h3runtime.checkpoint.embedded.masters import FOLDER, TOKENIZER, TOKENIZER_FILES, read_known, read_weights
+from h3runtime.checkpoint.embedded.listing import REMEDY, Listing, read_listing
+from h3runtime.checkpoint.embedded.masters import TOKENIZER, TOKENIZER_FILES, read_known, read_weights
+from h3runtime.checkpoint.embedded.packaged import FOLDER, NAME
 from h3runtime.checkpoint.expected import SUMS_NAME, write_sums
 from h3runtime.checkpoint.hashing import identity_of, remember, sha256_of
 from h3runtime.checkpoint.header import FILE

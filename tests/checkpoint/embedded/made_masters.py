@@ -10,7 +10,8 @@ from pathlib import Path
 import torch
 
 from h3runtime.checkpoint.embedded.__main__ import list_derived
-from h3runtime.checkpoint.embedded.masters import FOLDER, TABLE, TOKEN_IDS, TOKENIZER, Weights, file_name
+from h3runtime.checkpoint.embedded.masters import TABLE, TOKEN_IDS, TOKENIZER, Weights, file_name
+from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.synthetic import layouts, published
 from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.synthetic.recipes.audio_vae import audio_vae

@@ -18,8 +18,9 @@ from h3runtime.checkpoint.checkpoint_set import CheckpointSet
 from h3runtime.checkpoint.embedded import deriving, sets
 from h3runtime.checkpoint.embedded.__main__ import LARGEST, list_derived, main
 from h3runtime.checkpoint.embedded.formats import FORMATS, derived_files
-from h3runtime.checkpoint.embedded.listing import NAME, read_listing
-from h3runtime.checkpoint.embedded.masters import FOLDER, TABLE, TOKEN_IDS, file_name, paths
+from h3runtime.checkpoint.embedded.listing import read_listing
+from h3runtime.checkpoint.embedded.masters import TABLE, TOKEN_IDS, file_name, paths
+from h3runtime.checkpoint.embedded.packaged import FOLDER, NAME
 from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import storage_format
