@@ -62,7 +62,7 @@ def make_bank(sounds: int, seed: int, device: torch.device) -> Bank:
 def _scenes(count: int, rng: np.random.Generator, device: torch.device) -> Iterator[torch.Tensor]:
     for part, first in enumerate(range(0, count, AT_ONCE)):
         scenes = [draw_scene(rng) for _ in range(min(AT_ONCE, count - first))]
-        waves = sound(scenes, FRAMES[part % len(FRAMES)], device).unflatten(-1, (-1, SAMPLES_PER_LATENT))
+        waves = torch.unflatten(sound(scenes, FRAMES[part % len(FRAMES)], device), -1, (-1, SAMPLES_PER_LATENT))
         begin = int(rng.integers(waves.shape[2] - LENGTH + 1))
         yield waves[:, :, begin : begin + LENGTH]
 
@@ -78,4 +78,4 @@ def _tones(count: int, generator: torch.Generator, device: torch.device) -> torc
     ended = ((clock - times[:, 1]) / EDGE).clamp(0, 1)
     levels = torch.rand(count, 2, 1, generator=generator).mul(1.6).to(device)
     waves = (every[which] * (begun * (1 - ended))).unsqueeze(1) * levels
-    return waves.unflatten(-1, (LENGTH, SAMPLES_PER_LATENT))
+    return torch.unflatten(waves, -1, (LENGTH, SAMPLES_PER_LATENT))

@@ -15,18 +15,21 @@ Fed by `audio_vae` only.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import torch
 from torch import nn
 
 from h3runtime.core import SAMPLES_PER_LATENT
 from h3runtime.vae.audio_decoder import AudioDecoder
-from h3runtime.vae.audio_encoder import AudioEncoder, AudioProjection
+from h3runtime.vae.audio_encoder import AudioEncoder, AudioProjection, Snake
 from h3runtime.vae.audio_filters import kaiser_sinc_taps
 from h3runtime.vae.audio_vae import AudioVae
 
+Part = TypeVar("Part", bound=nn.Module)
+Conv = TypeVar("Conv", nn.Conv1d, nn.ConvTranspose1d)
 AT_ONCE: Final = 16384
 LEAST: Final = 0.15
 """Least deviation of a component that is scaled to 1; the norm of 800 samples of a tone is about 5."""
@@ -95,28 +98,30 @@ def _plain_value(name: str, value: torch.Tensor, generator: torch.Generator) -> 
         return torch.ones(value.shape)
     if value.ndim == 1:
         return torch.zeros(value.shape)
-    return torch.randn(value.shape, generator=generator) / value[0].numel() ** 0.5
+    return torch.randn(value.shape, generator=generator) / math.sqrt(value[0].numel())
 
 
 def _encoder(encoder: AudioEncoder, analysis: torch.Tensor, begin: Beginning, generator: torch.Generator) -> None:
     stem, *stages, snake, out = encoder.block
+    assert isinstance(stem, nn.Conv1d) and isinstance(out, nn.Conv1d)
+    downs = [_part(stage, "block.4", nn.Conv1d) for stage in stages]
     _quiet(stem, 1, begin, generator).weight[0, 0, stem.kernel_size[0] // 2] = 1
     phases = 1
-    for stage in stages[:-2]:
-        conv = _quiet(stage.block[4], phases, begin, generator)
-        _gather(conv, phases)
+    for conv in downs[:-2]:
+        _gather(_quiet(conv, phases, begin, generator), phases)
         phases *= conv.stride[0]
-    inner, outer = (stage.block[4] for stage in stages[-2:])
+    inner, outer = downs[-2:]
     first, second = factors(analysis, outer.stride[0], min(outer.in_channels, analysis.shape[1] // outer.stride[0]))
     rank = len(second)
     for conv, used, parts in ((inner, phases, second), (outer, rank, first)):
         _quiet(conv, used, begin, generator)
-        taps = parts.unflatten(1, (conv.stride[0], used)).transpose(1, 2)
+        taps = torch.unflatten(parts, 1, (conv.stride[0], used)).transpose(1, 2)
         conv.weight[: len(parts), :used, _taps(conv)] = taps
-    for trunk in (*(stage.block[3] for stage in stages), snake):
+    for trunk in (*(_part(stage, "block.3", Snake) for stage in stages), _part(snake, "", Snake)):
         trunk.alpha.fill_(begin.frequency)
     components = len(analysis)
     _quiet(out, components, begin, generator).weight[:components, :components, 1] = torch.eye(components)
+    assert out.bias is not None
     out.bias[components::2], out.bias[components + 1 :: 2] = begin.anchor, -begin.anchor
 
 
@@ -135,14 +140,14 @@ def _decoder(vae: AudioVae, synthesis: torch.Tensor, begin: Beginning, generator
     widened.weight[:components, :, 0] = torch.eye(components)
     pre = _quiet(decoder.conv_pre, components, begin, generator)
     pre.weight[:components, :components, pre.kernel_size[0] // 2] = torch.eye(components)
-    ups = [up.get_submodule("0") for up in decoder.ups]
+    ups = [_part(up, "0", nn.ConvTranspose1d) for up in decoder.ups]
     outer, inner, *rest = ups
     first, second = factors(synthesis, outer.stride[0], min(outer.out_channels, synthesis.shape[1] // outer.stride[0]))
     used, phases = len(second), second.shape[1] // inner.stride[0]
     _quiet(outer, components, begin, generator)
-    outer.weight[:components, :used, _taps(outer)] = first.unflatten(1, (-1, used)).transpose(1, 2)
+    outer.weight[:components, :used, _taps(outer)] = torch.unflatten(first, 1, (-1, used)).transpose(1, 2)
     _quiet(inner, used, begin, generator)
-    inner.weight[:used, :phases, _taps(inner)] = second.unflatten(1, (-1, phases)).transpose(1, 2)
+    inner.weight[:used, :phases, _taps(inner)] = torch.unflatten(second, 1, (-1, phases)).transpose(1, 2)
     for up in rest:
         _quiet(up, phases, begin, generator)
         phases //= up.stride[0]
@@ -163,16 +168,22 @@ def factors(code: torch.Tensor, parts: int, rank: int) -> tuple[torch.Tensor, to
     return (u[:, :rank] * (s[:rank] / even)).reshape(components, parts * rank), v[:rank] * even
 
 
-def _quiet(conv: nn.Module, used: int, begin: Beginning, generator: torch.Generator) -> nn.Conv1d:
+def _part(module: nn.Module, name: str, kind: type[Part]) -> Part:
+    """The module of that name below it, which is of that kind."""
+    found = module.get_submodule(name)
+    assert isinstance(found, kind)
+    return found
+
+
+def _quiet(conv: Conv, used: int, begin: Beginning, generator: torch.Generator) -> Conv:
     """No weights from the channels that are used; small ones by lot from those that aren't; no bias."""
-    assert isinstance(conv, nn.Conv1d | nn.ConvTranspose1d)
     shape, across = conv.weight.shape, isinstance(conv, nn.ConvTranspose1d)
     fan = shape[0] * shape[2] / conv.stride[0] if across else shape[1] * shape[2]
     conv.weight.copy_(torch.randn(shape, generator=generator) * (begin.reading / fan**0.5))
     (conv.weight[:used] if across else conv.weight[:, :used]).zero_()
     if conv.bias is not None:
         conv.bias.zero_()
-    return conv  # type: ignore[return-value]
+    return conv
 
 
 def _taps(conv: nn.Conv1d | nn.ConvTranspose1d) -> slice:

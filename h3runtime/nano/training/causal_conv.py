@@ -80,7 +80,7 @@ class _Convolution(torch.autograd.Function):
         ctx.save_for_backward(padded, kernel)
         ctx.taken = x.shape, stride, pieces, bias is not None
         out = F.conv2d(_planes(padded), kernel, bias, stride[1:])
-        return out.permute(0, 2, 3, 1).contiguous().unflatten(0, (x.shape[0], -1))
+        return out.permute(0, 2, 3, 1).contiguous().view(x.shape[0], -1, *out.shape[2:], len(kernel))
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -196,14 +196,14 @@ class _NormSilu(torch.autograd.Function):
         ctx: Any, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, groups: int, eps: float
     ) -> torch.Tensor:
         wide = torch.promote_types(x.dtype, torch.float32)
-        grouped = x.unflatten(-1, (groups, -1))
+        grouped = torch.unflatten(x, -1, (groups, -1))
         axes = (2, 3, 5)
         count = x[0, 0].numel() // groups
         mean = grouped.mean(axes, keepdim=True, dtype=wide)
         square = torch.linalg.vector_norm(grouped, 2, axes, keepdim=True, dtype=wide).square() / count
         inverse = ((square - mean.square()).clamp_min(0) + eps).rsqrt()
-        scale = inverse * weight.unflatten(0, (groups, -1))
-        shift = bias.unflatten(0, (groups, -1)) - mean * scale
+        scale = inverse * torch.unflatten(weight, 0, (groups, -1))
+        shift = torch.unflatten(bias, 0, (groups, -1)) - mean * scale
         pre = torch.addcmul(shift.flatten(-2), x, scale.flatten(-2)).to(x.dtype)
         ctx.save_for_backward(x, pre, mean, inverse, weight)
         return F.silu(pre)
@@ -214,10 +214,10 @@ class _NormSilu(torch.autograd.Function):
         groups, wide = mean.shape[-2], mean.dtype
         grad = torch.ops.aten.silu_backward(grads[0], pre)
         count = x[0, 0].numel() // groups
-        total = grad.sum((2, 3), keepdim=True, dtype=wide).unflatten(-1, (groups, -1))
-        along = (grad * x).sum((2, 3), keepdim=True, dtype=wide).unflatten(-1, (groups, -1))
+        total = torch.unflatten(grad.sum((2, 3), keepdim=True, dtype=wide), -1, (groups, -1))
+        along = torch.unflatten((grad * x).sum((2, 3), keepdim=True, dtype=wide), -1, (groups, -1))
         along = inverse * (along - mean * total)
-        by_group = weight.unflatten(0, (groups, -1))
+        by_group = torch.unflatten(weight, 0, (groups, -1))
         slope = inverse.clamp_max(STEEPEST)
         steady = (by_group * total).sum(-1, keepdim=True) / count
         tilt = slope * inverse * (by_group * along).sum(-1, keepdim=True) / count

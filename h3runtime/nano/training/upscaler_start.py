@@ -9,6 +9,7 @@ Fed by `upscaler` only.
 
 from __future__ import annotations
 
+import math
 from typing import Final
 
 import torch
@@ -57,7 +58,7 @@ def _plain_value(name: str, value: torch.Tensor, generator: torch.Generator) -> 
         return torch.ones(value.shape)
     if value.ndim == 1 or name.endswith(silent):
         return torch.zeros(value.shape)
-    return torch.randn(value.shape, generator=generator) / value[0].numel() ** 0.5
+    return torch.randn(value.shape, generator=generator) / math.sqrt(value[0].numel())
 
 
 def _centre(conv: nn.Conv3d, outputs: torch.Tensor, inputs: torch.Tensor, gain: float) -> None:

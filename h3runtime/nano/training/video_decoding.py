@@ -58,7 +58,7 @@ class TrainedDecoder:
         return self._tables[grid]
 
     def _attention(self, attn: Attention, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        qkv = _linear(attn.to_qkv, x, self.dtype).unflatten(-1, (-1, 3, attn.head_dim))
+        qkv = torch.unflatten(_linear(attn.to_qkv, x, self.dtype), -1, (-1, 3, attn.head_dim))
         qk = rotate(F.rms_norm(qkv[..., :2, :], (attn.head_dim,), eps=EPS), cos, sin)
         q, k, v = qk[..., 0, :], qk[..., 1, :], qkv[..., 2, :]
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))

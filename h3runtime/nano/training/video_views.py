@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from h3runtime.nano.pictures import EDGE
-from h3runtime.nano.world import COLOURS, FLOOR_LINE, FLOORS, SHAPES, WALL_SHADE, Actor, Scene, draw_scene, track
+from h3runtime.nano.world import COLOURS, FLOOR_LINE, FLOORS, RGB, SHAPES, WALL_SHADE, Actor, Scene, draw_scene, track
 
 VIEW_FRAMES = 22
 """Two encoder pieces, one decoder piece."""
@@ -80,9 +80,9 @@ def _described(
     kinds, paints = np.zeros(ACTORS, np.int64), np.zeros((ACTORS, 3), np.float32)
     for index, actor in enumerate(scene.actors):
         tracks[index] = _seen(actor, length)[begin : begin + VIEW_FRAMES]
-        kinds[index], paints[index] = SHAPES.index(actor.shape), np.float32(COLOURS[actor.colour]) / np.float32(255)
-    floor = np.float32(FLOORS[scene.floor]) / np.float32(255)
-    wall = floor * np.float32(WALL_SHADE)
+        kinds[index], paints[index] = SHAPES.index(actor.shape), _shares(COLOURS[actor.colour])
+    floor = _shares(FLOORS[scene.floor])
+    wall: Array = floor * np.float32(WALL_SHADE)
     lot = rng.random()
     if variety and lot < variety.portraits:
         tracks[0], tracks[1] = (0.5, 0.5, 0.28), -1
@@ -90,6 +90,10 @@ def _described(
     elif variety and lot < variety.portraits + variety.recoloured:
         paints, floor, wall = (rng.random(shape).astype(np.float32) for shape in ((ACTORS, 3), 3, 3))
     return tracks, kinds, paints, floor, wall
+
+
+def _shares(colour: RGB) -> Array:
+    return np.array(colour, np.float32) / np.float32(255)
 
 
 def _seen(actor: Actor, length: int) -> Array:
