@@ -3,7 +3,7 @@
     1  the video VAE and the audio VAE, side by side; the clips of the joint training are planned meanwhile
     2  all clips rendered and encoded once
     3  the DiT and the text encoder together, on every task
-    4  masters, a sheet of samples
+    4  masters, a sheet of samples, the latent upscaler
 
 Each stage takes the seconds it is given and leaves pieces of at most 15 MB in OUT; `--resume` goes on from such a
 folder, and a stage of 0 seconds takes what is there. With several GPUs every process encodes clips of its own and
@@ -30,12 +30,14 @@ from h3runtime.nano.training.masters import (
     AUDIO_VAE,
     TEXT_ENCODER,
     TRANSFORMER,
+    UPSCALER,
     VIDEO_VAE,
     filled,
     write_transformer,
 )
 from h3runtime.nano.training.profiling import profile_joint
 from h3runtime.nano.training.text_master import fill_unseen, write_text_master
+from h3runtime.nano.training.upscaler import train_upscaler
 from h3runtime.nano.training.video_vae import STATE, decode_clips, train_video_vae
 from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.vae.audio_vae import AudioVae
@@ -64,6 +66,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--video-seconds", type=float, default=300.0, help="Video VAE; 0 takes the earlier.")
     parser.add_argument("--audio-seconds", type=float, default=240.0, help="Audio VAE; 0 takes the earlier.")
     parser.add_argument("--joint-seconds", type=float, default=1500.0, help="DiT and text encoder.")
+    parser.add_argument("--upscaler-seconds", type=float, default=60.0, help="Latent upscaler; 0 leaves it out.")
     parser.add_argument("--rate", type=float, default=recipe.rate, help="Learning rate of the joint training.")
     parser.add_argument("--rows", type=int, default=recipe.rows, help="Packed rows of a joint batch.")
     parser.add_argument("--shrink", type=float, default=1.0, help="Share of the clips that are made, for a trial.")
@@ -133,6 +136,7 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
         write_transformer(pupil.dit, arguments.out / TRANSFORMER)
         write_text_master(pupil.encoder, arguments.out / TEXT_ENCODER, vocabulary)
         _show(pupil, lectern, video_vae, audio_vae, arguments, say)
+        _train_upscaler(arguments, device, video_vae)
     if world > 1:
         dist.destroy_process_group()
 
@@ -187,6 +191,14 @@ def _train_audio(arguments: argparse.Namespace, device: torch.device) -> None:
         train_audio_vae(arguments.out, arguments.audio_seconds, device, held, arguments.seed, say)
     else:
         _take(held, AUDIO_VAE, arguments.out)
+
+
+def _train_upscaler(arguments: argparse.Namespace, device: torch.device, video_vae: VideoVae) -> None:
+    """The latent upscaler last: it needs the video VAE's latents alone, and nobody waits for it."""
+    if arguments.upscaler_seconds:
+        held = _held(arguments, UPSCALER)
+        say = _teller(arguments.out / "upscaler.log")
+        train_upscaler(arguments.out, arguments.upscaler_seconds, device, video_vae, held, arguments.seed, say)
 
 
 def _held(arguments: argparse.Namespace, name: str) -> Path | None:

@@ -23,6 +23,7 @@ TRANSFORMER: Final = "transformer.safetensors"
 TEXT_ENCODER: Final = "text_encoder.safetensors"
 VIDEO_VAE: Final = "video_vae.safetensors"
 AUDIO_VAE: Final = "audio_vae.safetensors"
+UPSCALER: Final = "upscaler.safetensors"
 FULL_PRECISION: Final = (
     "video_patch_proj.",
     "audio_patch_proj.",

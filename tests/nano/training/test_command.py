@@ -16,7 +16,7 @@ from h3runtime.nano.training import clips, command, joint, samples
 from h3runtime.nano.training.masters import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
-SMALL = ("--rows", "300", "--workers", "0", "--devices", "1", "--samples", "2")
+SMALL = ("--rows", "300", "--workers", "0", "--devices", "1", "--samples", "2", "--upscaler-seconds", "0")
 SIZES = joint.Sizes((clips.Size(64, 64, 5, 3), clips.Size(64, 32, 5, 3)), (0.7, 0.3))
 
 
@@ -58,7 +58,7 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
         port = free.getsockname()[1]
     arguments = f"--resume {held} --video-seconds 0 --audio-seconds 0 --joint-seconds 1 --rows 200 --workers 0"
     run = [sys.executable, "-m", "h3runtime.nano.training", str(tmp_path / "out"), *arguments.split()]
-    run += ["--devices", "2", "--sizes", "64x32x5x2", "--samples", "1", "--port", str(port)]
+    run += ["--devices", "2", "--sizes", "64x32x5x2", "--samples", "1", "--upscaler-seconds", "0", "--port", str(port)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / TRANSFORMER).exists() and "sampled" in done.stdout
