@@ -49,36 +49,36 @@ def encode_means(vae: VideoVae, pixels: torch.Tensor, idle: Collection[str] = ()
 
 
 def _encoder(encoder: VideoEncoder, x: torch.Tensor, pieces: Pieces, idle: Collection[str]) -> torch.Tensor:
-    x = _conv(encoder.conv_in, x, pieces)
+    x = through_conv(encoder.conv_in, x, pieces)
     for index, level in enumerate(encoder.down):
         assert isinstance(level, Level)
         x, pieces = _level(level, x, pieces, [f"down.{index}.block.{b}" in idle for b in range(len(level.block))])
-    return _conv(encoder.conv_out, _norm(encoder.norm_out, x), pieces)
+    return through_conv(encoder.conv_out, through_norm(encoder.norm_out, x), pieces)
 
 
 def _level(level: Level, x: torch.Tensor, pieces: Pieces, idle: list[bool]) -> tuple[torch.Tensor, Pieces]:
     for block, left_out in zip(level.block, idle, strict=True):
         assert isinstance(block, ResidualBlock)
-        x = x if left_out else _block(block, x, pieces)
+        x = x if left_out else through_block(block, x, pieces)
     if level.downsample is None:
         return x, pieces
     conv = level.downsample.conv
-    return _conv(conv, x, pieces), halved(pieces, conv.stride[0])
+    return through_conv(conv, x, pieces), halved(pieces, conv.stride[0])
 
 
-def _block(block: ResidualBlock, x: torch.Tensor, pieces: Pieces) -> torch.Tensor:
-    h = _conv(block.conv1, _norm(block.norm1, x), pieces)
-    h = _conv(block.conv2, _norm(block.norm2, h), pieces)
+def through_block(block: ResidualBlock, x: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+    h = through_conv(block.conv1, through_norm(block.norm1, x), pieces)
+    h = through_conv(block.conv2, through_norm(block.norm2, h), pieces)
     return h + (x if block.nin_shortcut is None else _point(block.nin_shortcut, x))
 
 
-def _conv(conv: CausalConv3d, x: torch.Tensor, pieces: Pieces) -> torch.Tensor:
+def through_conv(conv: CausalConv3d, x: torch.Tensor, pieces: Pieces) -> torch.Tensor:
     assert conv.bias is not None
     stride = conv.stride
     return conv_frames(x, conv.weight, conv.bias, (stride[0], stride[1], stride[2]), pieces)
 
 
-def _norm(norm: FrameGroupNorm, x: torch.Tensor) -> torch.Tensor:
+def through_norm(norm: FrameGroupNorm, x: torch.Tensor) -> torch.Tensor:
     return norm_silu(x, norm.weight, norm.bias, norm.num_groups, norm.eps)
 
 

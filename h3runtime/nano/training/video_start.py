@@ -15,8 +15,9 @@ import math
 import torch
 from torch import nn
 
+from h3runtime.nano.training.video_basis import Basis
 from h3runtime.vae.video_config import GROUPS
-from h3runtime.vae.video_decoder import VideoDecoder
+from h3runtime.vae.video_decoder import Block, VideoDecoder
 from h3runtime.vae.video_encoder import CausalConv3d, ResidualBlock, VideoEncoder
 from h3runtime.vae.video_vae import VideoVae
 
@@ -26,6 +27,10 @@ BRANCH = 0.2
 EARLIER = 0.4
 """Of the two earlier taps in time, against the frame's own."""
 LAYER_SCALE = 0.5
+SOLID = 30.0
+"""Of the decoder's two constant features: the squares of both are 1800, of a patch's coefficients some 24."""
+QUIET = 0.05
+"""Of the decoder's residual branches at first."""
 LOGVAR = -8.0
 """The log-variance nobody reads."""
 
@@ -40,12 +45,14 @@ def initialise(vae: VideoVae, seed: int) -> None:
     _decoder(vae.decoder, generator)
     for conv in (vae.quant_conv, vae.post_quant_conv):
         nn.init.eye_(conv.weight.flatten(1))
-        nn.init.zeros_(conv.bias)
+        assert conv.bias is not None
+        conv.bias.zero_()
     channels = vae.config.latent_channels
+    assert vae.quant_conv.bias is not None
     vae.quant_conv.weight[channels:] = 0
     vae.quant_conv.bias[channels:] = LOGVAR
-    vae.latents_mean.zero_()
-    vae.latents_std.fill_(1)
+    for statistic, value in (("latents_mean", 0.0), ("latents_std", 1.0)):
+        vae.get_buffer(statistic).fill_(value)
 
 
 def _encoder(encoder: VideoEncoder, generator: torch.Generator) -> None:
@@ -84,6 +91,31 @@ def _decoder(decoder: VideoDecoder, generator: torch.Generator) -> None:
             parameter.fill_(LAYER_SCALE if name.endswith(("scale1", "scale2")) else 0)
     _normal(decoder.register_tokens, 0.5, generator)
     decoder.proj_out.weight *= 0.3
+
+
+@torch.no_grad()
+def decode_basis(decoder: VideoDecoder, basis: Basis) -> None:
+    """Make the decoder say what a whitened code of `basis` means: a linear code, to which the blocks add nothing yet.
+
+    Feature k is component k over its deviation, so that all are worth learning alike; those beyond the latents are
+    zeros, for the blocks to fill. The last two features are constant and large: the norms divide by little else.
+    """
+    width = len(decoder.x_embedder.weight)
+    spread = SOLID * math.sqrt(2 / width)
+    used = torch.arange(width, device=basis.mean.device) < width - 2
+    nn.init.zeros_(decoder.x_embedder.bias)
+    decoder.x_embedder.bias[-2], decoder.x_embedder.bias[-1] = SOLID, -SOLID
+    nn.init.eye_(decoder.x_embedder.weight)
+    gain = torch.where(used, spread, 1 / SOLID)
+    for block in decoder.transformer_blocks:
+        assert isinstance(block, Block)
+        for norm, last in ((block.norm1, block.attn.to_out), (block.norm2, block.ff.w2)):
+            norm.weight.copy_(gain)
+            last.weight *= QUIET
+    decoder.register_tokens[..., -2], decoder.register_tokens[..., -1] = SOLID, -SOLID
+    decoder.norm_out.weight.copy_(gain)
+    decoder.proj_out.weight.copy_(basis.components[:, :width] * basis.spread[:width] * used)
+    decoder.proj_out.bias.copy_(basis.mean)
 
 
 def _normal(parameter: torch.Tensor, std: float, generator: torch.Generator) -> None:

@@ -4,10 +4,15 @@
     encode_clips      frames -> normalised latents, as `VideoVae.encode_clip` makes them, a batch at a time
     decode_clips      and back, as `VideoVae.decode_chunks`
 
+It begins as a linear code: the decoder has the principal components of the world's patches (`video_basis`), the encoder
+an approximation of their coefficients (`video_linear`). At first the decoder reads the exact ones, which the encoder is
+taught meanwhile; what the decoder reads fades from one to the other.
+
 A step renders views of the world (`video_views`), encodes them (`video_encoding`), disturbs the means by noise of a
 fixed share of each channel's spread, decodes them (`video_decoding`) and compares pixels (`video_losses`). Some means
 are decoded as pictures of their own (T = 1), as guides and references are. The noise is what makes the latents smooth:
-a small error of the denoiser must stay a small error in pixels. Nothing in a step waits for the device.
+a small error of the denoiser must stay a small error in pixels. Nothing in a step waits for the device,
+and on a GPU it can be recorded once for each size and replayed (`recording`).
 
 The encoder's only block at full resolution is held at zero, where `video_start` puts it: it would cost more than all
 other layers together. Time decides how long a run is; the learning rate rises, stays, and falls at the end of it.
@@ -29,10 +34,13 @@ from torch import nn
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.nano import model
 from h3runtime.nano.training.orthogonal import Orthogonal
+from h3runtime.nano.training.recording import Recordings
+from h3runtime.nano.training.video_basis import Basis, basis_of
 from h3runtime.nano.training.video_decoding import TrainedDecoder
 from h3runtime.nano.training.video_encoding import encode_means, idle_blocks, pieces_of
+from h3runtime.nano.training.video_linear import encode_basis
 from h3runtime.nano.training.video_losses import LossWeights, decibels, reconstruction
-from h3runtime.nano.training.video_start import initialise
+from h3runtime.nano.training.video_start import decode_basis, initialise
 from h3runtime.nano.training.video_views import ScenePool, Variety, draw_pool, random_views, views
 from h3runtime.vae.chunks import join, plan
 from h3runtime.vae.tiling import ALIGNMENT, TileAxis, stitch
@@ -41,6 +49,8 @@ from h3runtime.vae.video_vae import VideoVae
 
 Say = Callable[[str], None]
 MASTER, STATE = "video_vae.safetensors", "video_vae.state.safetensors"
+AT_START: Final = 64
+"""Views that the encoder's linear code is made for: as many as make no tensor of 2^31 elements."""
 STATISTICS: Final = ("latents_mean", "latents_std")
 PIXELS_AT_ONCE = 48 * 22 * 128 * 128
 """Of an encode or decode: 6 GB of working memory, and no tensor of 2^31 elements."""
@@ -70,15 +80,20 @@ TILES = (
 class VideoTraining:
     """Every choice of a run.
 
-    rate: of AdamW at its height, `haste` times as much for what `Orthogonal` moves, with its `momentum`; it rises for
-    `warm_up` steps and falls from `fall` of the time on. noise: its std as a share of a channel's. pictures: weight of
-    the loss of single pictures, in every second step. average: decay of the mean of the weights. measured: world clips
-    for the statistics, `measured_size` pixels wide and high. reserve: seconds for the statistics and the files.
+    rate: of AdamW at its height, `haste` times as much for what `Orthogonal` moves, with its `momentum`, and `slow`
+    times as much for the decoder's patches, which are good from the start; it rises for `warm_up` steps and falls from
+    `fall` of the time on. noise: its std as a share of a channel's. guided: until this share of the time the basis'
+    code fades out of what the decoder reads, and its distance from the latents out of the loss. basis: batches of views
+    in which it is found. pictures: weight of the loss of single pictures, made of half a batch. average: decay of the
+    mean of the weights. measured: world clips for the statistics, `measured_size` pixels wide and high. reserve:
+    seconds for the statistics and the files. graph: record steps on a GPU. search: let cuDNN search for the fastest
+    convolutions of the commonest size.
     """
 
     tiles: tuple[Tile, ...] = TILES
     rate: float = 3e-3
     haste: float = 0.67
+    slow: float = 0.1
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
@@ -86,8 +101,10 @@ class VideoTraining:
     fall: float = 0.5
     clip: float = 1.0
     average: float = 0.998
-    noise: float = 0.1
-    pictures: float = 0.5
+    noise: float = 0.05
+    guided: float = 0.2
+    basis: int = 8
+    pictures: float = 0.25
     weights: LossWeights = field(default_factory=LossWeights)
     variety: Variety = field(default_factory=Variety)
     scenes: int = 3000
@@ -96,6 +113,21 @@ class VideoTraining:
     say_every: int = 50
     save_every: float = 60.0
     reserve: float = 5.0
+    graph: bool = False
+    search: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Knobs:
+    """What changes from step to step, on the device: rates of AdamW, of its slow part and of `Orthogonal`, the share
+    of the guide, the shares of a new step in the mean weights and in the mean error."""
+
+    rate: torch.Tensor
+    slow: torch.Tensor
+    orthogonal: torch.Tensor
+    guide: torch.Tensor
+    average: torch.Tensor
+    square: torch.Tensor
 
 
 def train_video_vae(
@@ -138,55 +170,104 @@ class VideoRun:
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.vae = started(device, seed, resume)
         self.idle = idle_blocks(self.vae)
-        self.parameters = list(_trained(self.vae, self.idle).values())
-        self.average = [parameter.detach().clone() for parameter in self.parameters]
-        self.optimizer, self.orthogonal = _optimizers(_trained(self.vae, self.idle), choices, device)
-        self.decoder = TrainedDecoder(self.vae, self.dtype)
         self.pool = draw_pool(choices.scenes, seed, choices.variety).to(device)
         self.world = draw_pool(choices.measured, seed + 1).to(device)
         self.lots = np.random.default_rng(seed)
         self.generator = torch.Generator(device).manual_seed(seed)
         # Kept on the device: to bring a constant there waits for all that is under way.
         self.pixel_mean, self.pixel_std = (torch.tensor(v, device=device) for v in (PIXEL_MEAN, PIXEL_STD))
+        self.basis = self._begin() if resume is None else None
+        self.parameters = list(_trained(self.vae, self.idle).values())
+        self.average = [parameter.detach().clone() for parameter in self.parameters]
         self.good = [weight.clone() for weight in self.average]
+        self.knobs = Knobs(*(torch.zeros((), device=device) for _ in range(6)))
+        self.optimizer, self.orthogonal = _optimizers(_trained(self.vae, self.idle), choices, self.knobs)
+        self.decoder = TrainedDecoder(self.vae, self.dtype)
+        self.recordings = Recordings(self.generator) if choices.graph and device.type == "cuda" else None
         self.steps = self.falls = 0
         self.square = torch.zeros((), device=device)
         self._said = (0, time.monotonic())
 
+    @torch.no_grad()
+    def _begin(self) -> Basis:
+        """Put the principal components of the world into both halves."""
+        encoder, decoder = self.vae.encoder, self.vae.decoder
+        assert encoder is not None and decoder is not None
+        width = decoder.x_embedder.weight.shape[0]
+        seen = [self._views(self.choices.tiles[0]) for _ in range(self.choices.basis)]
+        basis = basis_of(seen, width)
+        decode_basis(decoder, basis)
+        encode_basis(encoder, basis, torch.cat(seen)[:AT_START], self.vae.config.latent_channels)
+        return basis
+
     def step(self, share: float) -> None:
-        """One update; `share` of the time is over."""
-        choices = self.choices
-        rate = choices.rate * _height(self.steps, share, choices) / 2**self.falls
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        tile = choices.tiles[int(self.lots.choice(len(choices.tiles), p=_shares(choices.tiles)))]
+        """One update, or a few where one is recorded; `share` of the time is over."""
+        tile = self.choices.tiles[int(self.lots.choice(len(self.choices.tiles), p=_shares(self.choices.tiles)))]
+        self._turn(share)
         if self.device.type == "cuda":
             # Searching for the fastest convolutions takes seconds per size: for the commonest alone.
-            torch.backends.cudnn.benchmark, torch.backends.cudnn.benchmark_limit = tile == choices.tiles[0], 4
-        pixels = random_views(self.pool, tile.count, tile.width, tile.height, choices.variety, self.generator)
-        loss, square = self._loss((pixels / 255 - self.pixel_mean) / self.pixel_std)
+            torch.backends.cudnn.benchmark = self.choices.search and tile == self.choices.tiles[0]
+            torch.backends.cudnn.benchmark_limit = 4
+        self.steps += self._run(tile)
+
+    def _run(self, tile: Tile) -> int:
+        """How many updates it was. Where a step can't be recorded, none will be."""
+        if self.recordings is not None:
+            try:
+                return self.recordings.run(tile, lambda: self._update(tile))
+            except (RuntimeError, AttributeError, TypeError) as error:
+                print(f"video VAE: no CUDA graph, steps stay eager ({error})", flush=True)
+                self.recordings = None
+                self.generator = torch.Generator(self.device).manual_seed(self.steps)
+        self._update(tile)
+        return 1
+
+    def _turn(self, share: float) -> None:
+        """Set the knobs for a step."""
+        choices, knobs = self.choices, self.knobs
+        rate = choices.rate * _height(self.steps, share, choices) / 2**self.falls
+        knobs.rate.fill_(rate)
+        knobs.slow.fill_(choices.slow * rate)
+        knobs.orthogonal.fill_(choices.haste * rate)
+        knobs.guide.fill_(max(0.0, 1 - share / choices.guided))
+        knobs.average.fill_(1 - min(choices.average, (2 + self.steps) / (11 + self.steps)))
+        knobs.square.fill_(max(0.02, 1 / (1 + self.steps)))
+        if self.device.type != "cuda":
+            for group in self.optimizer.param_groups:
+                group["lr"] = rate * (choices.slow if group["slow"] else 1)
+
+    def _update(self, tile: Tile) -> None:
+        """One step: nothing in it waits for the device, nothing comes from the host."""
+        loss, square = self._loss(self._views(tile))
         self.vae.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_(self.parameters, choices.clip)
+        torch.autograd.backward(loss)
+        nn.utils.clip_grad_norm_(self.parameters, self.choices.clip)
         self.optimizer.step()
-        self.orthogonal.step(choices.haste * rate)
-        self.steps += 1
-        self.square.lerp_(square.detach(), max(0.02, 1 / self.steps))
-        decay = min(choices.average, (1 + self.steps) / (10 + self.steps))
-        torch._foreach_lerp_(self.average, [p.detach() for p in self.parameters], 1 - decay)
+        self.orthogonal.step(self.knobs.orthogonal)
+        with torch.no_grad():
+            self.square.lerp_(square, self.knobs.square)
+            ahead = torch._foreach_sub([p.detach() for p in self.parameters], self.average)
+            torch._foreach_mul_(ahead, self.knobs.average)
+            torch._foreach_add_(self.average, list(ahead))
+
+    def _views(self, tile: Tile) -> torch.Tensor:
+        """Normalised pixels fp32 [B, F, H, W, 3]."""
+        choices = self.choices
+        pixels = random_views(self.pool, tile.count, tile.width, tile.height, choices.variety, self.generator)
+        return (pixels / 255 - self.pixel_mean) / self.pixel_std
 
     def _loss(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        weights = self.choices.weights
+        choices, weights = self.choices, self.choices.weights
         means = encode_means(self.vae, pixels.to(self.dtype), self.idle).float()
         spread = means.detach().std((0, 2, 3, 4), keepdim=True)
         noise = torch.randn(means.shape, device=self.device, generator=self.generator)
-        z = means + self.choices.noise * spread * noise
+        code = means if self.basis is None else self.basis.code(pixels, means.shape[1])
+        z = means.lerp(code, self.knobs.guide) + choices.noise * spread * noise
         loss, square = reconstruction(self.decoder(z), pixels, weights)
-        loss = loss + weights.latents * means.square().mean()
-        if self.steps % 2 == 0:
-            picture, _ = reconstruction(self.decoder(z[:, :, :1]), pixels[:, :1], weights)
-            loss = loss + self.choices.pictures * picture
-        return loss, square
+        loss = loss + weights.latents * means.square().mean() + self.knobs.guide * (means - code).square().mean()
+        some = -(-len(z) // 2)
+        picture, _ = reconstruction(self.decoder(z[:some, :, :1]), pixels[:some, :1], weights)
+        return loss + choices.pictures * picture, square
 
     @torch.no_grad()
     def guard(self, say: Say) -> None:
@@ -199,7 +280,10 @@ class VideoRun:
         for weights in (self.average, [p.detach() for p in self.parameters]):
             torch._foreach_copy_(weights, self.good)
         self.square.fill_(1)
-        self.optimizer, self.orthogonal = _optimizers(_trained(self.vae, self.idle), self.choices, self.device)
+        # In place: recorded steps read these very tensors.
+        for state in self.optimizer.state.values():
+            torch._foreach_zero_(list(state.values()))
+        torch._foreach_zero_(self.orthogonal.moments)
 
     def standing(self) -> str:
         """How it goes; waits for the device."""
@@ -322,18 +406,22 @@ def _trained(vae: VideoVae, idle: frozenset[str]) -> dict[str, nn.Parameter]:
 
 
 def _optimizers(
-    named: dict[str, nn.Parameter], choices: VideoTraining, device: torch.device
+    named: dict[str, nn.Parameter], choices: VideoTraining, knobs: Knobs
 ) -> tuple[torch.optim.AdamW, Orthogonal]:
     """Matrices inside the encoder and the decoder's blocks are made orthogonal; AdamW has what touches pixels and
-    latents, and all vectors."""
+    latents, and all vectors. On a GPU AdamW reads its rates from `knobs`."""
     inner = ("encoder.down.", "encoder.conv_out.", "decoder.transformer_blocks.")
     matrices = {name: p for name, p in named.items() if p.ndim > 1 and name.startswith(inner)}
-    rest = [p for name, p in named.items() if name not in matrices]
+    patches = [p for name, p in named.items() if name.startswith("decoder.proj_out.")]
+    rest = [p for name, p in named.items() if name not in matrices and not name.startswith("decoder.proj_out.")]
+    cuda = knobs.rate.device.type == "cuda"
+    rate, slow = (knobs.rate, knobs.slow) if cuda else (choices.rate, choices.slow * choices.rate)
     groups = [
-        {"params": [p for p in rest if p.ndim > 1], "weight_decay": choices.weight_decay},
-        {"params": [p for p in rest if p.ndim <= 1], "weight_decay": 0.0},
+        {"params": [p for p in rest if p.ndim > 1], "weight_decay": choices.weight_decay, "lr": rate, "slow": False},
+        {"params": [p for p in rest if p.ndim <= 1], "weight_decay": 0.0, "lr": rate, "slow": False},
+        {"params": patches, "weight_decay": 0.0, "lr": slow, "slow": True},
     ]
-    adam = torch.optim.AdamW(groups, lr=choices.rate, betas=choices.betas, fused=device.type == "cuda")
+    adam = torch.optim.AdamW(groups, lr=rate, betas=choices.betas, fused=cuda, capturable=cuda)
     return adam, Orthogonal(list(matrices.values()), choices.momentum, choices.weight_decay)
 
 
