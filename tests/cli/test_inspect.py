@@ -12,7 +12,6 @@ import torch
 
 from h3runtime.__main__ import main
 from h3runtime.checkpoint.checkpoint_set import CheckpointSet
-from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.checkpoint.synthetic.tiny import write_set
 from h3runtime.checkpoint.writer import write_file
 from tests.checkpoint import tiny_transformer as tiny
@@ -366,13 +365,6 @@ def test_output_and_people(inspect: Command, tmp_path: Path, made: CheckpointSet
     assert "exists" in inspect.refused(made.transformer, "--output", report)
     assert inspect(made.transformer, "--output", report, "--overwrite", "--quiet") == (0, "", "")
     assert "folder" in inspect.refused(made.transformer, "--output", tmp_path / "no" / "x.json")
-
-
-def test_the_embedded_model_is_told_by_its_name(inspect: Command, cache: Path) -> None:
-    path = embedded_set(cache, "fp8_scaled").transformer
-    found = inspect.json(path)
-    assert (found["model"], found["synthetic"], found["qkv_decision"]["how"]) == ("h3-nano", False, "construction")
-    assert "minimax_h3: transformer (h3-nano, a trained miniature)" in inspect(path)[1]
 
 
 @pytest.mark.parametrize("path", ["a lora", "shards", "an encoder"])

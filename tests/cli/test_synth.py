@@ -12,8 +12,6 @@ from typing import Any
 import pytest
 
 from h3runtime.__main__ import main
-from h3runtime.checkpoint.embedded.listing import read_listing
-from h3runtime.checkpoint.embedded.packaged import FOLDER
 from tests.parity.fixture import DIRECTORY
 
 FORMATS = ("nvfp4", "int8_convrot", "fp8_scaled", "bf16")
@@ -169,26 +167,3 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         out, err = process.communicate(timeout=120)
     assert (process.returncode, out, err) == (130, "", "interrupted\n")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_embedded_model_in_a_folder_of_one_s_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    facts = synth(capsys, tmp_path / "set", "--format", "int8_convrot", "--partition", "both", "--nano")
-    listed = read_listing(FOLDER).sets["int8_convrot"]
-    assert {file["name"]: file["sha256"] for file in facts["files"]} == listed
-    assert (facts["model"], facts["seed"], facts["partitions"]) == ("h3-nano", None, ["fl2va", "ref2va"])
-    assert facts["bytes"] == sum((tmp_path / "set" / name).stat().st_size for name in listed)
-    names = {path.name for path in (tmp_path / "set").iterdir()}
-    assert names == {*listed, "tokenizer", "h3.env", "SHA256SUMS"}
-    env = dict(line.split("=", 1) for line in (tmp_path / "set" / "h3.env").read_text().splitlines())
-    assert len(env) == 6 and all(Path(path).exists() for path in env.values())
-    assert "exists" in refused(capsys, tmp_path / "set", "--format", "int8_convrot", "--nano")
-    assert synth(capsys, tmp_path / "set", "--format", "int8_convrot", "--nano", "--overwrite")
-
-
-@pytest.mark.parametrize("flag", ["--unpruned", "--full-size", "--dry-run", "--seed=7"])
-def test_only_random_values_have_a_seed_and_other_sizes(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, flag: str
-) -> None:
-    err = refused(capsys, tmp_path / "set", "--format", "bf16", "--nano", flag)
-    assert flag.partition("=")[0] in err and "no meaning with --nano" in err
-    assert not (tmp_path / "set").exists()
