@@ -20,8 +20,8 @@ from torch.nn import functional as F
 from h3runtime.nano.training.video_encoding import pieces_of
 from h3runtime.vae.video_config import PATCH
 
-LEAST = 1e-3
-"""Of a component's deviation: where fewer patches than components were seen, the rest have none."""
+LEAST = 0.01
+"""Of a component's deviation, against the strongest's: where few patches were seen, the rest have none."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -54,10 +54,10 @@ def basis_of(seen: Sequence[torch.Tensor], count: int) -> Basis:
     few = len(rows) < rows.shape[1]
     values, vectors = torch.linalg.eigh(rows @ rows.mT if few else rows.mT @ rows)
     values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
-    spread = values.clamp_min(LEAST**2).sqrt()
+    spread = values.clamp_min(LEAST**2 * float(values[0])).sqrt()
     missing = count - len(spread)
     components = F.pad(rows.mT @ (vectors / spread) if few else vectors, (0, missing))
-    return Basis(mean, components, F.pad(spread, (0, missing), value=LEAST))
+    return Basis(mean, components, F.pad(spread, (0, missing), value=float(spread[-1])))
 
 
 def _repeated(piece: torch.Tensor) -> torch.Tensor:

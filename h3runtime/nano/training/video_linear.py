@@ -18,10 +18,12 @@ from h3runtime.nano.training.video_encoding import pieces_of, through_block, thr
 from h3runtime.vae.video_config import GROUPS
 from h3runtime.vae.video_encoder import CausalConv3d, Level, ResidualBlock, VideoEncoder
 
-QUIET = 0.1
-"""Of residual branches, against what `video_start` made of them."""
-SCALE = 0.4
-"""Standard deviation of the last components together, against the anchors' 2."""
+QUIET = 0.01
+"""Of residual branches, against what `video_start` made of them: their norms make much of frames without edges."""
+SCALE = 0.2
+"""Standard deviation of each of the last components, against the anchors' 2: they reach ten deviations."""
+WEAKEST = 0.01
+"""Of a component, against the strongest: weaker ones are not made as large."""
 RIDGE = 1e-4
 
 
@@ -54,7 +56,8 @@ def _through_level(level: Level, x: torch.Tensor, used: int, pieces: Pieces) -> 
         if block.nin_shortcut is not None:
             shortcut = block.nin_shortcut.weight[:, :, 0, 0, 0]
             if level.downsample is None:
-                _mirror(shortcut, SCALE / float(x[..., :used].std()))
+                spread = x[..., :used].flatten(0, -2).std(0)
+                _mirror(shortcut, SCALE / spread.clamp_min(WEAKEST * float(spread.amax())))
             else:
                 _carry(shortcut, used)
         x = through_block(block, x, pieces)
@@ -78,12 +81,12 @@ def _carry(weight: torch.Tensor, used: int) -> None:
     weight[:used, :used] = torch.eye(used, device=weight.device)
 
 
-def _mirror(weight: torch.Tensor, scale: float) -> None:
-    """[O, I]: of each group of channels, the first is a component and the last its opposite."""
+def _mirror(weight: torch.Tensor, scale: torch.Tensor) -> None:
+    """[O, I]: of each group of channels, the first is a component times its scale [I] and the last its opposite."""
     weight.zero_()
     size = len(weight) // GROUPS
-    for group in range(min(GROUPS, weight.shape[1])):
-        weight[size * group, group], weight[size * group + size - 1, group] = scale, -scale
+    for group in range(min(GROUPS, len(scale))):
+        weight[size * group, group], weight[size * group + size - 1, group] = scale[group], -scale[group]
 
 
 def _compress(conv: CausalConv3d, x: torch.Tensor, pieces: Pieces) -> int:

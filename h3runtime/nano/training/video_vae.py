@@ -91,14 +91,14 @@ class VideoTraining:
     """
 
     tiles: tuple[Tile, ...] = TILES
-    rate: float = 3e-3
-    haste: float = 0.67
+    rate: float = 1.5e-3
+    haste: float = 0.2
     slow: float = 0.1
     momentum: float = 0.95
     betas: tuple[float, float] = (0.9, 0.98)
     weight_decay: float = 0.01
-    warm_up: int = 100
-    fall: float = 0.5
+    warm_up: int = 50
+    fall: float = 0.4
     clip: float = 1.0
     average: float = 0.998
     noise: float = 0.05
