@@ -38,11 +38,13 @@ from h3runtime.nano.training.masters import (
 from h3runtime.nano.training.profiling import profile_joint
 from h3runtime.nano.training.text_master import fill_unseen, write_text_master
 from h3runtime.nano.training.upscaler import train_upscaler
+from h3runtime.nano.training.video_profile import profile_video_vae
 from h3runtime.nano.training.video_vae import STATE, decode_clips, train_video_vae
 from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
 
+PROFILE_SECONDS = 60.0
 SHEET_ROWS = 12
 """Clips on the sheet."""
 
@@ -71,7 +73,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--rows", type=int, default=recipe.rows, help="Packed rows of a joint batch.")
     parser.add_argument("--shrink", type=float, default=1.0, help="Share of the clips that are made, for a trial.")
     parser.add_argument("--compiled", action="store_true", help="Compile the blocks of the joint training.")
-    parser.add_argument("--profile", action="store_true", help="Say where a joint step spends its time, and end.")
+    parser.add_argument("--profile", action="store_true", help="Say where steps spend their time, and end.")
     parser.add_argument("--samples", type=int, default=24, help="Clips sampled at the end, for a look.")
     parser.add_argument("--seed", type=int, default=0, help="Of the scenes and of the first weights.")
     parser.add_argument("--workers", type=int, default=8, help="Processes that plan clips, for each device.")
@@ -116,6 +118,7 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
     if arguments.profile and rank == 0:
         lectern = tasks.Lectern(shelves, recipe.sizes.weights, references, vocabulary, pupil.dit, recipe.rows, 0)
         profile_joint(pupil, lectern, recipe, say)
+        profile_video_vae(device, PROFILE_SECONDS, say)
         return
     if arguments.joint_seconds:
         joint.train(
