@@ -1,7 +1,7 @@
 """What a client may do with a connection before and between its requests.
 
     no whole request head within H3_READ_SECONDS     400 and closed; silently, if nothing came at all
-    idle after an answer                             closed after 5 s
+    idle after an answer                             closed after 75 s
     the rest of a body that was answered unread      dropped for a moment, then closed
     a head of more than 64 KiB, or no HTTP           400 and closed
     more connections than there is room for          the one that has idled longest is closed for a new one; where none
@@ -38,6 +38,10 @@ MAX_HEAD_BYTES = 64 * 1024
 MAX_CONNECTIONS = 1000
 SPARE_FILES = 256
 """Open files beyond the connections: clips being sent, uploads, the store, the engine's pipes."""
+IDLE_SECONDS = 75
+"""Longer than clients and proxies keep an idle connection (httpx and the SDKs on it 5 s, aiohttp 15, nginx 60), so that
+it is they who close it. Whoever closes while a request is on its way resets it: with uvicorn's own 5 s an httpx client
+that came back after just as long was cut off now and then."""
 CLOSE_SECONDS = 3
 """What open connections get to finish once everything else has ended. Without a limit one stream blocks the exit."""
 
@@ -57,6 +61,7 @@ class ServerConfig(uvicorn.Config):
             access_log=False,
             server_header=False,
             backlog=BACKLOG,
+            timeout_keep_alive=IDLE_SECONDS,
             timeout_graceful_shutdown=CLOSE_SECONDS,
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
             ssl_context_factory=(lambda _config, _default: tls) if tls else None,

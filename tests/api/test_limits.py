@@ -145,6 +145,15 @@ def test_idle_clients_make_room_for_new_ones(hasty: Running) -> None:
         assert rest_of(idle[0]) == b""
 
 
+def test_a_client_may_come_back_after_the_five_seconds_that_most_keep_a_connection(server: Running) -> None:
+    ask = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
+    with connect(server.url) as client:
+        for pause in (0, 6):
+            time.sleep(pause)
+            client.sendall(ask)
+            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+
+
 def test_without_any_idle_one_a_new_client_is_told(hasty: Running) -> None:
     body = json.dumps({**SMALL, "prompt": "x step_seconds=0.3"}).encode()
     with ExitStack() as stack:
