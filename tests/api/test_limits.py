@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import re
 import socket
@@ -146,12 +147,15 @@ def test_idle_clients_make_room_for_new_ones(hasty: Running) -> None:
 
 
 def test_a_client_may_come_back_after_the_five_seconds_that_most_keep_a_connection(server: Running) -> None:
-    ask = b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n"
-    with connect(server.url) as client:
+    with connect(server.url) as held:
+        client = http.client.HTTPConnection("x")
+        client.sock = held
         for pause in (0, 6):
             time.sleep(pause)
-            client.sendall(ask)
-            assert client.recv(65536).startswith(b"HTTP/1.1 200 ")
+            client.request("GET", "/live")
+            answer = client.getresponse()
+            assert (answer.status, answer.read()[:1]) == (200, b"{")
+            assert client.sock is held
 
 
 def test_without_any_idle_one_a_new_client_is_told(hasty: Running) -> None:
