@@ -18,6 +18,7 @@ import logging
 import os
 import select
 import stat
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,7 @@ PATIENCE_MS = 50
 """How long one piece may wait for a slow reader; the loop that answers everybody waits with it."""
 
 
-class _Losing(logging.Handler):
+class _Losing(logging.Handler, ABC):
     """A handler that counts the lines it can't write."""
 
     lost = 0
@@ -46,8 +47,9 @@ class _Losing(logging.Handler):
         else:
             self.lost = 0
 
+    @abstractmethod
     def write(self, text: str) -> None:
-        raise NotImplementedError
+        """Put a whole line out. OSError or ValueError if it can't be."""
 
     def _told_loss(self) -> str:
         if not self.lost:

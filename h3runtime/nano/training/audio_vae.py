@@ -31,6 +31,7 @@ from h3runtime.nano.training.audio_bank import PITCHES, Bank, make_bank
 from h3runtime.nano.training.audio_forward import Resampling, decode_mean
 from h3runtime.nano.training.audio_losses import AudioLosses, audio_loss, snr
 from h3runtime.nano.training.audio_start import Beginning, initialise, linear_code
+from h3runtime.nano.training.masters import AUDIO_VAE, filled
 from h3runtime.nano.training.pieces import load_pieces, save_pieces
 from h3runtime.nano.world import PITCHES as WORLD_PITCHES
 from h3runtime.nano.world import draw_scene
@@ -134,11 +135,7 @@ def decode_sounds(vae: AudioVae, latents: torch.Tensor, at_once: int = 32) -> to
 
 def read_master(folder: Path, device: torch.device) -> AudioVae:
     """The VAE of `folder/audio_vae.safetensors`, widened to fp32, on the device."""
-    from safetensors.torch import load_file
-
-    vae = model.audio_vae()
-    vae.load_state_dict(load_file(folder / f"{NAME}.safetensors"))
-    return vae.to(device).eval()
+    return filled(model.audio_vae(), folder / AUDIO_VAE).to(device)
 
 
 def _begin(bank: Bank, recipe: AudioTraining, resume: Path | None, seed: int) -> AudioVae:

@@ -18,7 +18,6 @@ from torch import nn
 
 from h3runtime.denoiser.dit import Dit
 
-PACKAGE: Final = Path(__file__).parents[1] / "masters"
 TRANSFORMER: Final = "transformer.safetensors"
 TEXT_ENCODER: Final = "text_encoder.safetensors"
 VIDEO_VAE: Final = "video_vae.safetensors"

@@ -1,9 +1,8 @@
 """How the joint training steps: Muon for the matrices of the blocks, AdamW for all else, one learning rate.
 
-Muon replaces a matrix's momentum by the nearest half-orthogonal matrix (five Newton-Schulz steps). Matrices of one
-shape are stacked and go through it together, since at this size launches cost more than arithmetic; fused projections
-are split into the matrices that they are (q, k, v; gate, value). The update is scaled by 0.2 sqrt(longer side), which
-makes its size that of an AdamW step, so both take the same rate.
+The orthogonal step itself is `orthogonal`'s, as for the video VAE. Matrices of one shape go through it together, since
+at this size launches cost more than arithmetic; fused projections are split into the matrices that they are (q, k, v;
+gate, value).
 """
 
 from __future__ import annotations
@@ -14,25 +13,9 @@ from typing import Final
 import torch
 from torch import nn
 
-COEFFICIENTS: Final = (3.4445, -4.7750, 2.0315)
-"""Of the quintic iteration, chosen by its authors to pull singular values near 1 in few steps."""
-ITERATIONS: Final = 5
-RMS: Final = 0.2
+from h3runtime.nano.training.orthogonal import STEP, orthogonalised
+
 FUSED: Final = {"qkv_proj.weight": 3, "fc1.weight": 2}
-
-
-def orthogonalised(stack: torch.Tensor) -> torch.Tensor:
-    """[n, a, b] -> the same with singular values near 1."""
-    a, b, c = COEFFICIENTS
-    x = stack.bfloat16() if stack.is_cuda else stack
-    tall = x.shape[-2] > x.shape[-1]
-    x = x.mT if tall else x
-    x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
-    for _ in range(ITERATIONS):
-        gram = x @ x.mT
-        x = a * x + (b * gram + c * gram @ gram) @ x
-    turned: torch.Tensor = x.mT if tall else x
-    return turned.to(stack.dtype)
 
 
 class Optimiser:
@@ -76,7 +59,7 @@ class Optimiser:
             gradient = torch.cat([_gradient(p).view(n, *shape) for p, n in stack])
             velocity = self.velocities[shape]
             velocity.lerp_(gradient, 1 - self.momentum)
-            update = orthogonalised(gradient.lerp(velocity, self.momentum)) * (RMS * max(shape) ** 0.5 * rate)
+            update = orthogonalised(gradient.lerp(velocity, self.momentum)) * (STEP * max(shape) ** 0.5 * rate)
             self._apply(stack, update, rate)
         for value in self.parameters:
             value.grad = None

@@ -1,6 +1,6 @@
 """Presentations of one layout as one batch, for the encoder that learns.
 
-    captions -> captions_by_length (once) -> groups of one length -> captioned (per step, with labels and pictures)
+    captions of one length, as ids -> captioned (per step, with labels and pictures)
     presentations of one layout -> text_batch (any task, one by one: slower)
 
 Rows are those that `conditioning.presentation` lays out, with ids as rows of the compact table. Computes no feature.
@@ -9,7 +9,6 @@ Fed by the training; read by `text`.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -52,29 +51,6 @@ class TextBatch:
     def to(self, device: torch.device | str) -> TextBatch:
         """The same batch there."""
         return replace(self, ids=self.ids.to(device), pixels=tuple(p.to(device) for p in self.pixels))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class CaptionGroup:
-    """Captions of one length. which: int64 [n], their places in the list. ids: int64 [n, L], compact, on the CPU."""
-
-    which: torch.Tensor
-    ids: torch.Tensor
-
-
-def captions_by_length(captions: Sequence[str], vocabulary: Vocabulary) -> dict[int, CaptionGroup]:
-    """Tokenise each caption once and put those of as many rows together, shortest first. None may be empty."""
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    encoded = [vocabulary.tokenizer.encode(caption) for caption in captions]
-    for index, ids in enumerate(encoded):
-        groups[len(ids)].append(index)
-    assert 0 not in groups, "an empty caption"
-    return {rows: _group(groups[rows], encoded, vocabulary) for rows in sorted(groups)}
-
-
-def _group(which: list[int], encoded: Sequence[list[int]], vocabulary: Vocabulary) -> CaptionGroup:
-    ids = vocabulary.compact(np.array([encoded[i] for i in which], dtype=np.int64))
-    return CaptionGroup(torch.tensor(which), torch.from_numpy(ids))
 
 
 def captioned(before: Sequence[BatchPiece], captions: torch.Tensor, vocabulary: Vocabulary) -> TextBatch:

@@ -11,7 +11,7 @@ import torch
 from h3runtime.core import SegmentKind
 from h3runtime.nano import model
 from h3runtime.nano.training import clips, joint, samples, tasks, text_master, transformer
-from h3runtime.nano.training.optimiser import orthogonalised
+from h3runtime.nano.training.orthogonal import orthogonalised
 from h3runtime.nano.training.pieces import load_pieces, save_pieces
 from h3runtime.nano.vocabulary import Vocabulary
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae

@@ -13,7 +13,7 @@ from h3runtime.conditioning.pieces import reference_pieces as referred
 from h3runtime.conditioning.presentation import Presentation, present
 from h3runtime.nano.model import TEXT_ENCODER, text_encoder
 from h3runtime.nano.training.text import encode_batch
-from h3runtime.nano.training.text_batches import TextBatch, captioned, captions_by_length, text_batch
+from h3runtime.nano.training.text_batches import TextBatch, captioned, text_batch
 from h3runtime.nano.training.text_master import fill_unseen, initialise, read_text_master, write_text_master
 from h3runtime.nano.vocabulary import Vocabulary
 
@@ -119,30 +119,19 @@ def test_autocast_stays_close_and_gives_fp32(encoder: TextEncoder) -> None:
     assert 0 < distance(hidden, encode_batch(encoder, batch)) <= BF16_BOUND
 
 
-def test_captions_come_in_groups_of_one_length() -> None:
-    texts = [*PROMPTS, "red", "a ball", *PROMPTS]
-    groups = captions_by_length(texts, VOCABULARY)
-    assert list(groups) == sorted(groups) and sorted(i for g in groups.values() for i in g.which.tolist()) == list(
-        range(6)
-    )
-    for rows, group in groups.items():
-        for index, ids in zip(group.which.tolist(), group.ids.numpy(), strict=True):
-            assert len(ids) == rows
-            assert VOCABULARY.real(ids).tolist() == VOCABULARY.tokenizer.encode(texts[index])
-
-
 @pytest.mark.parametrize("kind", ["text", "two pictures", "references"])
 def test_captioned_lays_out_what_presentations_would(kind: str) -> None:
     presentations = [shown(kind, index) for index in range(2)]
     expected = text_batch(presentations, VOCABULARY)
-    (group,) = captions_by_length(PROMPTS, VOCABULARY).values()
+    told = np.array([VOCABULARY.tokenizer.encode(prompt) for prompt in PROMPTS], dtype=np.int64)
+    captions = torch.from_numpy(VOCABULARY.compact(told))
     blocks = iter(expected.pixels)
     labels = {
         "text": [],
         "two pictures": ["<Picture 1>: ", None, "<Picture 2>: ", None],
         "references": ["<Picture 1>: ", None, "<Audio 1>: ", "<Audio 2>: ", "<Video 1>: ", "<0.2 seconds>", None],
     }[kind]
-    batch = captioned([next(blocks) if label is None else label for label in labels], group.ids, VOCABULARY)
+    batch = captioned([next(blocks) if label is None else label for label in labels], captions, VOCABULARY)
     assert torch.equal(batch.ids, expected.ids) and np.array_equal(batch.tags, expected.tags)
     assert batch.blocks == expected.blocks
     assert all(torch.equal(a, b) for a, b in zip(batch.pixels, expected.pixels, strict=True))
