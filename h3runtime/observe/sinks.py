@@ -19,7 +19,7 @@ import os
 import select
 import stat
 from abc import ABC, abstractmethod
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TextIO
@@ -72,11 +72,14 @@ class Stream(_Losing):
             self._pen = _Pen(fd)
 
     def write(self, text: str) -> None:
-        if self._pen is not None:
-            self._pen.write(text)
-        else:
+        if self._pen is None:
             self._stream.write(text)
             self._stream.flush()
+        elif self._stream.closed:
+            # Its number may be another file's by now.
+            raise ValueError("the stream is closed")
+        else:
+            self._pen.write(text)
 
 
 class Rotated(_Losing):
@@ -93,6 +96,8 @@ class Rotated(_Losing):
         self._open()
 
     def write(self, text: str) -> None:
+        if self._fd < 0:
+            raise ValueError("the file was closed for good")
         if not self._is_current():
             self._open()
         elif os.fstat(self._fd).st_size + len(text) > self._size:
@@ -100,7 +105,11 @@ class Rotated(_Losing):
         self._pen.write(text)
 
     def close(self) -> None:
-        os.close(self._fd)
+        """Of no effect if it was: `logging` closes every handler once more at the exit."""
+        with self.lock or nullcontext():
+            fd, self._fd = self._fd, -1
+            if fd >= 0:
+                os.close(fd)
         super().close()
 
     def _open(self) -> None:

@@ -100,6 +100,34 @@ def test_a_file_is_rotated_and_the_oldest_go(tmp_path: Path) -> None:
     assert all(path.stat().st_size <= 100 for path in tmp_path.iterdir())
 
 
+def test_a_file_is_closed_once(tmp_path: Path) -> None:
+    """The second time its number is another file's, as `logging.shutdown` would find it."""
+    handler = Rotated(tmp_path / "h3.log", 100, 2)
+    handler.emit(record("one"))
+    handler.close()
+    reader, writer = os.pipe()
+    handler.close()
+    handler.emit(record("two"))
+    os.write(writer, b"x")
+    assert (os.read(reader, 10), handler.lost) == (b"x", 1)
+    os.close(reader)
+    os.close(writer)
+    assert events((tmp_path / "h3.log").read_text()) == ["one"]
+
+
+def test_what_has_the_number_of_a_closed_stream_is_left_alone() -> None:
+    reader, writer = os.pipe()
+    with os.fdopen(writer, "w") as stream:
+        handler = Stream(stream)
+    os.close(reader)
+    other_reader, other_writer = os.pipe()
+    handler.emit(record("one"))
+    os.write(other_writer, b"x")
+    assert (os.read(other_reader, 100), handler.lost) == (b"x", 1)
+    os.close(other_reader)
+    os.close(other_writer)
+
+
 def test_two_processes_write_one_file(tmp_path: Path) -> None:
     """Two handlers stand for them: what one has begun, the other goes on with, and no line is lost or torn."""
     one, other = (Rotated(tmp_path / "h3.log", 300, 9) for _ in range(2))
