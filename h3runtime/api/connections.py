@@ -118,13 +118,13 @@ class Connection(H11Protocol):
         super().data_received(data)
         if not self._parted and not self.transport.is_closing():
             self._watch_head()
+            self._watch_rest()
 
     def on_response_complete(self) -> None:
         self._idle_since = time.monotonic()
         super().on_response_complete()
-        is_unread = self.cycle.response_complete and self.conn.their_state is h11.SEND_BODY
-        if is_unread and not self.transport.is_closing():
-            self._rest = self._later(LINGER_SECONDS, self.transport.close)
+        if not self.transport.is_closing():
+            self._watch_rest()
 
     def send_400_response(self, msg: str) -> None:
         """What the library calls for what is no HTTP."""
@@ -132,17 +132,32 @@ class Connection(H11Protocol):
 
     def _watch_head(self) -> None:
         """Time the head of a request while one is awaited, and nothing else."""
-        is_awaited = self.conn.their_state is h11.IDLE
-        if not is_awaited:
+        if self.conn.their_state is not h11.IDLE:
             self._head = _cancelled(self._head)
+        elif self.cycle is not None and not self._begun:
+            # What came was the end of a body that had been answered before.
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self._later(self.timeout_keep_alive, self.timeout_keep_alive_handler)
         elif self._head is None:
             self._head = self._later(self._read_seconds, self._head_is_overdue)
-        if self.conn.their_state is not h11.SEND_BODY:
+
+    def _watch_rest(self) -> None:
+        """Time the rest of a body that has been answered. With it may have come the head of the next request, which is
+        not to be ended for the sake of the one before."""
+        answered = self.cycle is not None and self.cycle.response_complete
+        if not answered or self.conn.their_state is not h11.SEND_BODY:
             self._rest = _cancelled(self._rest)
+        elif self._rest is None:
+            self._rest = self._later(LINGER_SECONDS, self.transport.close)
+
+    @property
+    def _begun(self) -> bytes:
+        """What has come of the next head."""
+        begun, _ = self.conn.trailing_data
+        return begun
 
     def _head_is_overdue(self) -> None:
-        begun, _ = self.conn.trailing_data
-        if begun:
+        if self._begun:
             self._part(MalformedRequest(f"the client sent no whole request head in {self._read_seconds:g} s"))
         else:
             self.transport.close()

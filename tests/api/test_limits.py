@@ -137,6 +137,38 @@ def test_a_body_that_nobody_reads_does_not_hold_the_connection(hasty: Running) -
     assert answer.startswith(b"HTTP/1.1 404 ") and time.monotonic() - began < 4
 
 
+def answered(client: socket.socket) -> int:
+    """The status of the next answer, which is read to its end."""
+    answer = http.client.HTTPResponse(client)
+    answer.begin()
+    answer.read()
+    return answer.status
+
+
+def test_bodies_that_come_after_their_answer_do_not_end_a_later_request(hasty: Running) -> None:
+    """The end of one body and the head of the next request come in one piece, twice answered before the body."""
+    early = b"POST /jobs/x/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n"
+    slow = json.dumps({**SMALL, "prompt": "x step_seconds=0.1", "steps": 10}).encode()
+    with connect(hasty.url) as client:
+        client.sendall(early)
+        assert answered(client) == 404
+        client.sendall(b"{}" + early)
+        assert answered(client) == 404
+        client.sendall(b"{}" + JSON + f"Content-Length: {len(slow)}\r\n\r\n".encode() + slow)
+        assert answered(client) == 200
+
+
+def test_a_connection_whose_last_body_came_late_idles_like_any_other(hasty: Running) -> None:
+    """`hasty` gives a head 0.3 s, an idle connection 75 s."""
+    with connect(hasty.url) as client:
+        client.sendall(b"POST /jobs/x/cancel HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n")
+        assert answered(client) == 404
+        client.sendall(b"{}")
+        time.sleep(3 * QUICK)
+        client.sendall(b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answered(client) == 200
+
+
 def test_idle_clients_make_room_for_new_ones(hasty: Running) -> None:
     with ExitStack() as stack:
         idle = [stack.enter_context(connect(hasty.url)) for _ in range(60)]
