@@ -42,7 +42,7 @@ CHUNK_LATENTS = 5
 MIN_FRAMES = 5
 """The shortest clip: lengths are 17n+5 frames (dit-contract §6)."""
 TRAINED_FRAMES = (107, 362)
-"""Lengths that the model was trained on (conditioning contract §3.1; service-contract, `frames`)."""
+"""Lengths that H3 was trained on (conditioning contract §3.1; service-contract, `frames`)."""
 SIDE_MULTIPLE = 32
 """Pixels: the VAE divides a side by 16 and the DiT's patch by 2."""
 MIN_SIDE = 64
@@ -493,6 +493,7 @@ class ComponentFacts:
     qkv: the stored row order of a transformer's q, k and v and what told it. adaln: its form, `pruned` or `full`.
     warnings: what is odd about the files and no reason to refuse them.
     model: the name of a trained model that isn't H3 itself, such as the embedded h3-nano; None for H3.
+    trained_frames: shortest and longest clip that a transformer other than H3's was trained on; None: H3's own.
     """
 
     component: str
@@ -508,6 +509,7 @@ class ComponentFacts:
     warnings: tuple[str, ...] = ()
     adaln: str | None = None
     model: str | None = None
+    trained_frames: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +529,12 @@ class EngineFacts:
     memory: Mapping[str, int]
     warnings: tuple[str, ...] = ()
     warm_up: tuple[Work, ...] = ()
+
+    @property
+    def trained_frames(self) -> tuple[int, int]:
+        """Shortest and longest clip that the model was trained on; transformers with one encoder are one model."""
+        told = (part.trained_frames for part in self.components if part.component == "transformer")
+        return next((lengths for lengths in told if lengths is not None), TRAINED_FRAMES)
 
     def loads(self) -> dict[str, dict[str, float]]:
         """`load_seconds` and `load_bytes_per_second` by component; two transformers count together."""

@@ -183,6 +183,7 @@ class Admission:
         judged = judge_clip(read, inputs, self._settings.max_area, self._settings.max_frames)
         body, verdict = read.body, judged.verdict
         judge_partition(body, judged.resolved.task, facts, verdict)
+        rules.judge_training(judged.resolved.frames, facts, verdict)
         rules.judge_backends(body, facts, verdict)
         rules.judge_output(body.output, self._folders.outputs, verdict, encode_of(body.format).container)
         if body.callback_url is not None and (offence := self._callbacks.judge(body.callback_url)) is not None:

@@ -22,7 +22,7 @@ from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.layers import model_shapes, quantised_layers
 from h3runtime.checkpoint.legacy import modernise
 from h3runtime.checkpoint.markers import SUFFIX, Marker, metadata_markers, parse_marker
-from h3runtime.checkpoint.model_name import MODEL_KEY
+from h3runtime.checkpoint.model_name import FRAMES_KEY, MODEL_KEY, read_frames
 from h3runtime.checkpoint.qkv_order import QkvDecision, QkvSwitch, decide
 from h3runtime.checkpoint.qkv_rows import Stored, as_contiguous
 from h3runtime.checkpoint.renaming import renamed
@@ -54,6 +54,7 @@ class CheckpointFile:
     qkv:         the row order of fused q, k and v as stored, and what told it; None for what is no transformer.
     synthetic:   the metadata, or a `SYNTHETIC` file beside, says that these weights were made up.
     model:       the name of a trained model that isn't H3 itself, as the metadata says; None for H3.
+    trained_frames:  shortest and longest clip that such a model was trained on; None for H3, or where nothing tells.
     warnings:    what an operator should know and that is no reason to refuse.
 
     `prefix` given: only tensors under it are seen (a bundle). Not given: one of `PREFIXES` is taken off if every name
@@ -148,6 +149,10 @@ class CheckpointFile:
     @property
     def model(self) -> str | None:
         return self.metadata.get(MODEL_KEY)
+
+    @property
+    def trained_frames(self) -> tuple[int, int] | None:
+        return read_frames(self.metadata.get(FRAMES_KEY, ""))
 
     @property
     def data_bytes(self) -> int:

@@ -21,7 +21,7 @@ from h3runtime.cli.generation.chain_plan import plan_chain
 from h3runtime.cli.generation.chain_result import chain_facts
 from h3runtime.cli.generation.entries import Asked, asked_of
 from h3runtime.cli.generation.flags import add_request_flags
-from h3runtime.cli.generation.judging import Ruling, judge_backends, rule_on
+from h3runtime.cli.generation.judging import Ruling, judge_with_engine, rule_on
 from h3runtime.cli.generation.scratch import remove, scratch_folder
 from h3runtime.cli.generation.sheets import require_free, with_sheets
 from h3runtime.cli.options import (
@@ -138,7 +138,7 @@ def _make_clip(asked: Asked, session: _Session) -> dict[str, Any]:
         clips = [variant_path(spec.output, index, spec.n) for index in range(spec.n)]
         require_free(clips, asked, overwrite=spec.overwrite)
     engine = session.loaded_engine({spec.task.runs_on})
-    judge_backends([ruling], engine.facts(), is_chain=False)
+    judge_with_engine([ruling], engine.facts(), is_chain=False)
     with session.stopping.gently():
         clip = engine.generate(spec, session.bar, session.stopping)
     facts = clip_facts(spec, clip, tuple(ruling.judged.verdict.warnings), engine.facts())
@@ -156,7 +156,7 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
     with session.loading():
         from h3runtime.engine.chain import Chain, ChainMaker, Link
     engine = session.loaded_engine({plan.spec.task.runs_on for plan in planned})
-    judge_backends([plan.ruling for plan in planned], engine.facts(), is_chain=True)
+    judge_with_engine([plan.ruling for plan in planned], engine.facts(), is_chain=True)
     maker = ChainMaker(
         engine,
         find_ffmpeg(),

@@ -253,6 +253,7 @@ def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verif
         warnings=tuple(map(encodable, (*file.warnings, *verified.warnings))),
         adaln=adaln_form(file.shapes) if part.component == "transformer" else None,
         model=None if file.model is None else encodable(file.model),
+        trained_frames=file.trained_frames,
     )
 
 

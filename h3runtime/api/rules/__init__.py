@@ -14,7 +14,7 @@ from h3runtime.api.rules.backend import Backends, judge_backends
 from h3runtime.api.rules.canvas import judge_canvas
 from h3runtime.api.rules.clips import judge_count
 from h3runtime.api.rules.guides import judge_guides
-from h3runtime.api.rules.length import judge_length
+from h3runtime.api.rules.length import judge_length, judge_training
 from h3runtime.api.rules.levels import judge_levels
 from h3runtime.api.rules.masks import judge_masks
 from h3runtime.api.rules.output import judge_output
@@ -37,4 +37,5 @@ __all__ = [
     "judge_plan",
     "judge_references",
     "judge_task",
+    "judge_training",
 ]

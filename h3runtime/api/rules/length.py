@@ -1,10 +1,10 @@
-"""How many frames the clip has: as given, as many as its source, or the default."""
+"""How many frames the clip has: as given, as many as its source, or the default; and what the model makes of that."""
 
 from __future__ import annotations
 
 from h3runtime.api.request import GenerateBody
 from h3runtime.api.rules.verdict import Verdict
-from h3runtime.core import FPS, MIN_FRAMES, TRAINED_FRAMES
+from h3runtime.core import FPS, MIN_FRAMES, EngineFacts
 from h3runtime.packing import geometry
 
 DEFAULT_FRAMES = 124
@@ -24,10 +24,14 @@ def judge_length(body: GenerateBody, max_frames: int, verdict: Verdict, source_f
     length = frames or from_seconds or _default(body, max_frames, verdict, source_frames)
     if source_frames is not None and "frames" not in verdict.broken:
         _judge_source(length, source_frames, verdict)
-    low, high = TRAINED_FRAMES
-    if not low <= length <= high:
-        verdict.warnings.append(f"{length} frames are outside {low}..{high}, the lengths that the model was trained on")
     return length
+
+
+def judge_training(frames: int, facts: EngineFacts, verdict: Verdict) -> None:
+    """Warn of a length that the loaded model wasn't trained on."""
+    low, high = facts.trained_frames
+    if not low <= frames <= high:
+        verdict.warnings.append(f"{frames} frames are outside {low}..{high}, the lengths that the model was trained on")
 
 
 def _judge_frames(frames: int | None, max_frames: int, verdict: Verdict) -> int | None:

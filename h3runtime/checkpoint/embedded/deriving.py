@@ -18,11 +18,13 @@ from h3runtime.checkpoint.embedded.formats import DerivedFile
 from h3runtime.checkpoint.embedded.masters import Weights
 from h3runtime.checkpoint.families import Component
 from h3runtime.checkpoint.file import CONFIG_KEY
-from h3runtime.checkpoint.model_name import MASTERS_KEY, MODEL_KEY, NANO
+from h3runtime.checkpoint.model_name import FRAMES_KEY, MASTERS_KEY, MODEL_KEY, NANO, told_frames
 from h3runtime.checkpoint.synthetic.storage import pack
 
 TOLD: Mapping[str, object] = {"vision_num_heads": 2, "deepstack_visual_indexes": [0]}
 """What the shapes of the encoder's vision tower can't tell; `nano.model` says the same, and a test compares."""
+TRAINED_FRAMES = (22, 124)
+"""Shortest and longest clip that the transformer was trained on; `nano.training` says the same, and a test compares."""
 
 
 def tensors(file: DerivedFile, weights: Weights) -> Weights:
@@ -42,4 +44,7 @@ def metadata(file: DerivedFile, weights: Weights, trained: str) -> dict[str, str
 
 
 def _config(component: Component) -> dict[str, str]:
-    return {CONFIG_KEY: json.dumps(TOLD)} if component == "text_encoder" else {}
+    """What only files of this component tell."""
+    if component == "text_encoder":
+        return {CONFIG_KEY: json.dumps(TOLD)}
+    return {FRAMES_KEY: told_frames(TRAINED_FRAMES)} if component == "transformer" else {}

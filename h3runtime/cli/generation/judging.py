@@ -1,8 +1,8 @@
 """One raw request -> what the engine is given, by the very code that judges a client's.
 
 What differs from a server: paths are this machine's own, from the folder of the request's file on; there are no uploads
-and no jobs; names of backends are judged once an engine is there that knows them. Fed by `entries`; read by the command
-and by `chain_plan`.
+and no jobs; names of backends, and what was trained, are judged once an engine is there that knows them. Fed by
+`entries`; read by the command and by `chain_plan`.
 """
 
 from __future__ import annotations
@@ -64,12 +64,13 @@ def rule_on(
     return Ruling(raw, read, judge_twice(there, intake, None, faults, judge), faults)
 
 
-def judge_backends(rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool) -> None:
-    """Backends that requests name, against what the loaded engine has."""
+def judge_with_engine(rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool) -> None:
+    """Backends that requests name, against what the loaded engine has; and lengths, against what it was trained on."""
     offences = []
     for index, ruling in enumerate(rulings):
         verdict = rules.Verdict(ruling.read)
         rules.judge_backends(ruling.read.body, facts, verdict)
+        rules.judge_training(ruling.judged.resolved.frames, facts, ruling.judged.verdict)
         at = f"[{index}]." if is_chain else ""
         offences += [Offence(at + o.field, o.message, o.legal) for o in verdict.offences]
     if offences:

@@ -28,6 +28,7 @@ from h3runtime.checkpoint.synthetic.published import SetFormat
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.errors import CheckpointError
 from h3runtime.nano import model
+from h3runtime.nano.training.joint import Sizes
 from h3runtime.quant import int8
 
 NAMES = {
@@ -81,7 +82,9 @@ def test_a_set_is_the_published_files_of_its_format(made: Path, cache: Path, kin
         half = torch.bfloat16 if kind == "bf16" else torch.float16
         assert file.dtypes["blocks.0.adaln_proj.linear.weight"] is half
         assert file.qkv is not None and (file.qkv.order, file.qkv.how) == ("contiguous", "construction")
-        assert not file.warnings
+        assert not file.warnings and file.trained_frames == deriving.TRAINED_FRAMES
+    with CheckpointFile(found.text_encoder) as file:
+        assert file.trained_frames is None
     sums = (found.transformer.parent / "SHA256SUMS").read_text().splitlines()
     assert {f"{digest}  {name}" for name, digest in listed.items()} <= set(sums)
 
@@ -123,6 +126,8 @@ def test_the_tokenizer_is_the_masters(made: Path, cache: Path) -> None:
 
 def test_what_shapes_can_t_tell_is_what_was_trained() -> None:
     assert dict(deriving.TOLD) == dict(model.TOLD)
+    lengths = [size.frames for size in Sizes().sizes]
+    assert (min(lengths), max(lengths)) == deriving.TRAINED_FRAMES
 
 
 # When it is made
