@@ -272,6 +272,9 @@ class Settings(BaseSettings):
     )
     device: Annotated[str, AfterValidator(_device)] = Field("auto", description="auto, cpu, cuda or cuda:N.")
     attention: str = Field("auto", min_length=1, description="Attention backend; auto chooses one and says why.")
+    mlp_chunks: int = Field(
+        1, ge=1, le=4096, description="Chunks of rows that a block's MLP is computed in; 1 is all rows at once."
+    )
     linear: str = Field("auto", min_length=1, description="Linear backend; auto chooses one and says why.")
     warmup_shapes: Annotated[tuple[tuple[int, int, int], ...], NoDecode, BeforeValidator(_shapes)] = Field(
         # Two sizes: what a clip costs at least can be told from what it costs by its size (jobs/history.py).

@@ -25,7 +25,7 @@ PROMPT_CACHE_BYTES
 """
 """The list of service-contract "Settings"."""
 LATER = """
-LORA_DIR UPSCALER_PATH MLP_CHUNKS HEAD_SLICE_BACKEND HEAD_SLICE_SIZE SOL_TAU SOL_MIN_TOKENS SOL_THRESH_TYPE SOL_INT8_QK
+LORA_DIR UPSCALER_PATH HEAD_SLICE_BACKEND HEAD_SLICE_SIZE SOL_TAU SOL_MIN_TOKENS SOL_THRESH_TYPE SOL_INT8_QK
 SOL_INT8_PV SOL_FALLBACK SOL_STRICT SAGE_QKV_LAYOUT NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION
 NVFP4_FC2_LT_SPLITK1 RESIDENCY
 """
@@ -112,6 +112,7 @@ def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.disk_floor_bytes, settings.max_area, settings.max_frames) == (2 * 2**30, 1032192, 362)
     assert (settings.vae_dtype, settings.vae_tile_size, settings.vae_blend) == ("float16", 256, "blended")
     assert (settings.device, settings.attention, settings.linear) == ("auto", "auto", "auto")
+    assert settings.mlp_chunks == 1
     assert (settings.data_dir, settings.output_root) == (tmp_path / "h3runtime", tmp_path / "h3runtime" / "outputs")
     assert (settings.retention_seconds, settings.log_prompts) == (604_800, False)
     assert settings.media_root is settings.api_key is settings.api_keys_file is None
@@ -170,6 +171,7 @@ def test_everything_wrong_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         ("vae_dtype", "bf16"),
         ("vae_tile_size", "512"),
         ("vae_tile_force", "maybe"),
+        ("mlp_chunks", "0"),
         ("url_allow", "https://example.com"),
         ("url_allow", "example.com/path"),
         ("url_allow", "ex*mple.com"),

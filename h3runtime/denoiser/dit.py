@@ -75,12 +75,18 @@ class Prepared:
 
 
 class Dit(nn.Module):
-    """dtype: the compute dtype, bf16 or fp32 (fp16 overflows, dit-contract §10). attention: unless a run names one."""
+    """dtype: the compute dtype, bf16 or fp32 (fp16 overflows, dit-contract §10). attention: unless a run names one.
+    mlp_chunks: of each block's MLP (`blocks.Mlp`)."""
 
     adaln_t_table: torch.Tensor
 
     def __init__(
-        self, config: DitConfig, *, dtype: torch.dtype = torch.bfloat16, attention: AttentionBackend | None = None
+        self,
+        config: DitConfig,
+        *,
+        dtype: torch.dtype = torch.bfloat16,
+        attention: AttentionBackend | None = None,
+        mlp_chunks: int = 1,
     ) -> None:
         super().__init__()
         if dtype not in (torch.bfloat16, torch.float32):
@@ -88,6 +94,7 @@ class Dit(nn.Module):
         self.config = config
         self.dtype = dtype
         self.attention = attention or SdpaAttention()
+        self.mlp_chunks = mlp_chunks
         self.video_patch_proj = nn.Linear(config.video_row, config.hidden)
         self.audio_patch_proj = nn.Linear(config.audio_channels, config.hidden)
         self.condition_proj = nn.Linear(config.text_dim, config.hidden)
@@ -98,7 +105,7 @@ class Dit(nn.Module):
             assert config.sinusoid is not None and config.time_hidden is not None
             self.time_embedder = TimeEmbedder(config.sinusoid, config.time_hidden, config.time_dim)
         self.token_refiner = TokenRefiner(config)
-        self.blocks = nn.ModuleList(Block(config) for _ in range(config.layers))
+        self.blocks = nn.ModuleList(Block(config, mlp_chunks) for _ in range(config.layers))
         self.final_layer = FinalLayer(config)
 
     @property

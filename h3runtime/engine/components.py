@@ -77,7 +77,7 @@ def _wrong_partition(wanted: str) -> Offence:
 
 def transformer(path: Path, settings: Settings, compute_dtype: torch.dtype, partition: str | None = None) -> Part:
     def build(file: CheckpointFile) -> nn.Module:
-        return Dit(DitConfig.from_shapes(file.shapes), dtype=compute_dtype)
+        return Dit(DitConfig.from_shapes(file.shapes), dtype=compute_dtype, mlp_chunks=settings.mlp_chunks)
 
     return Part("transformer", path, build, rules.TRANSFORMER, settings.qkv_order, partition)
 

@@ -97,6 +97,7 @@ def _computing(transformer: Dit) -> Computing:
         decoded=not _stored_in(transformer, "blocks.0.mlp.fc1", transformer.dtype),
         adaln_decoded=full and not _stored_in(transformer, "blocks.0.adaln_proj.linear", transformer.dtype),
         on_host=transformer.device.type == "cpu",
+        mlp_chunks=transformer.mlp_chunks,
     )
 
 

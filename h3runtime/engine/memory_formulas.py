@@ -18,7 +18,7 @@ from h3runtime.conditioning.config import TextEncoderConfig, VisionConfig
 from h3runtime.conditioning.layers import FP32, chunk_bytes
 from h3runtime.conditioning.vision_tower import patch_values
 from h3runtime.core import CHUNK_FRAMES
-from h3runtime.denoiser.blocks import QK_ROWS
+from h3runtime.denoiser.blocks import QK_ROWS, chunk_rows
 from h3runtime.denoiser.config import AXES, BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.plan import WINDOW_BYTES, row_bytes
 from h3runtime.media.vision_size import features_of
@@ -141,12 +141,13 @@ class Steps:
 @dataclass(frozen=True, slots=True)
 class Computing:
     """How a network computes. decoded: its blocks' weights are stored in another form and made anew at every use;
-    adaln_decoded: those of the modulation. on_host: on the CPU, which norms in fp32."""
+    adaln_decoded: those of the modulation. on_host: on the CPU, which norms in fp32. mlp_chunks: of a block's MLP."""
 
     dtype: torch.dtype
     decoded: bool
     adaln_decoded: bool
     on_host: bool
+    mlp_chunks: int = 1
 
 
 def sampling_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
@@ -177,10 +178,11 @@ def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
 
 
 def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
-    """h and its normed copy, gate and value, and the product's projection."""
-    held = 2 * config.hidden
-    first = _product(how, rows, config.hidden, 2 * config.ffn, held)
-    return max(first, _product(how, rows, config.ffn, config.hidden, held + 2 * config.ffn))
+    """h and its normed copy; of a chunk of rows, gate and value and the product's projection."""
+    piece = min(rows, chunk_rows(rows, how.mlp_chunks))
+    first = _product(how, piece, config.hidden, 2 * config.ffn, 0)
+    second = _product(how, piece, config.ffn, config.hidden, 2 * config.ffn)
+    return rows * how.dtype.itemsize * 2 * config.hidden + max(first, second)
 
 
 def _product(how: Computing, rows: int, width: int, out_width: int, held: int) -> int:
