@@ -240,13 +240,13 @@ class Dit(nn.Module):
         self, prepared: Prepared, sigma: float, sigma_next: float | None
     ) -> tuple[Window | None, Window | None]:
         """Which stacked heads (video's, audio's) the step reads; nothing for an ordinary model."""
-        if self.config.head_bank == 1:
+        bank, shift = self.final_layer.video_out.bank, prepared.shift
+        if bank == 1:
             return None, None
         if sigma_next is None:
             if not prepared.sigmas:
                 raise ValueError("stacked heads need `sigma_next`, or `sigmas` in `prepare`")
             sigma_next = next_sigma(prepared.sigmas, sigma)
-        bank, shift = self.config.head_bank, prepared.shift
         return (
             window(bank, sigma, sigma_next, shift, shift),
             window(bank, sigma, sigma_next, shift, prepared.audio_shift),

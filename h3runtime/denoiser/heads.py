@@ -61,9 +61,14 @@ class OutputHead(nn.Module):
 
     def __init__(self, hidden: int, rows: int, bank: int) -> None:
         super().__init__()
-        self.bank = bank
+        self.rows = rows
         self.weight = nn.Parameter(torch.empty(bank * rows, hidden))
         self.bias = nn.Parameter(torch.empty(bank * rows))
+
+    @property
+    def bank(self) -> int:
+        """Heads of the weight as it is now: an adapter may have put a bank in its place."""
+        return self.weight.shape[0] // self.rows
 
     def forward(self, y: torch.Tensor, heads: Window | None) -> torch.Tensor:
         """y fp32 [n, hidden] -> fp32 [n, rows]; `heads` is needed by a bank only."""
