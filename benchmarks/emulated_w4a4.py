@@ -8,16 +8,14 @@ marker forbids it, is the reference's. The matmul then runs on plain numbers, so
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 
-from h3runtime.backends.linear.dequant import DequantLinear
+from benchmarks.kept_weights import KeptDequant
 from h3runtime.quant import nvfp4
 from h3runtime.quant.stored import Nvfp4Weight, StoredWeight
 
 
-class EmulatedW4A4(DequantLinear):
+class EmulatedW4A4(KeptDequant):
     """An AWQ scale multiplies the activation before it is rounded, as it would before a kernel rounds it."""
 
     name = "emulated_w4a4"
@@ -26,6 +24,4 @@ class EmulatedW4A4(DequantLinear):
     def apply(self, x: torch.Tensor, resident: StoredWeight) -> torch.Tensor:
         if not isinstance(resident, Nvfp4Weight) or resident.full_precision:
             return super().apply(x, resident)
-        if resident.pre_quant_scale is not None:
-            x = x * resident.pre_quant_scale.to(x.dtype)
-        return super().apply(nvfp4.rounded(x, resident.input_scale), replace(resident, pre_quant_scale=None))
+        return self.multiply(nvfp4.rounded(self.scaled(x, resident), resident.input_scale), resident)

@@ -9,9 +9,10 @@ clip of the same schedule, and from the anchor, an exact clip of many forwards, 
     OUT/quality.{json,md}         shares and means, a row for each task, split, size and combination
     OUT/TASK-SPLIT-SIZE.png       the rows drawn
 
-`--truth` lists formats x forwards x samplers x schedulers, with an anchor. `--part 2/8` does every eighth prompt, so
-that eight processes share one OUT (and one accelerator, which a small model leaves idle most of the time); `--report`
-makes tables and plots of what is there. `--seconds` ends a run early, after a whole prompt.
+`--truth` lists formats x forwards x samplers x schedulers, with an anchor. `--processes 8` shares the prompts among
+eight processes (on one accelerator, too, which a small model leaves idle most of the time); `--part 2/8` is one of
+them by hand, which makes no report. `--report` makes tables and plots of what is there. `--seconds` ends a run early,
+after a whole prompt: those that there are, are of all tasks, splits and sizes alike.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from tqdm import tqdm
 
 from benchmarks.quality_engines import Engines, Made
 from benchmarks.quality_measures import measure
+from benchmarks.quality_parts import run_parts
 from benchmarks.quality_plan import (
     EXACT,
     FORMATS,
@@ -79,10 +81,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.truth:
         given.format, given.steps, given.sampler, given.scheduler = FORMATS, TRUTH_STEPS, SAMPLERS, SCHEDULERS
         given.anchor = given.anchor or schedule_of(ANCHOR)
+    if given.processes > 1 and not given.report:
+        run_parts(sys.argv[1:] if arguments is None else arguments, given.processes)
+        given.report = True
     records = Records(given.output, "" if given.part is None else f"-{given.part[0]}")
     if not given.report:
         run(given, records)
-    write_report(given.output, records, given.checkpoint)
+    if given.report or given.part is None:
+        write_report(given.output, records, given.checkpoint)
     return 0
 
 
@@ -99,7 +105,8 @@ def run(given: argparse.Namespace, records: Records) -> None:
         given.checkpoint = engines.checkpoint
         origin = engines.checkpoint, engines.engine(EXACT).place.name
         prompts = list(_prompts(given))
-        with tqdm(total=len(prompts) * len(plan.combinations), unit="clip", smoothing=0.1) as bar:
+        behind = given.part is not None and given.part[0] > 0
+        with tqdm(total=len(prompts) * len(plan.combinations), unit="clip", smoothing=0.1, disable=behind) as bar:
             for prompt, size in prompts:
                 if time.monotonic() > until:
                     break
@@ -183,6 +190,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--threads", type=int, default=engine_threads())
     parser.add_argument("--masters", type=Path, default=FOLDER, help="trained weights; default: the package's")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further prompt after these")
+    parser.add_argument("--processes", type=int, default=1, help="share the prompts among so many, a thread each")
     parser.add_argument("--part", type=_part, metavar="K/N", help="every Nth prompt from the Kth on, counted from 0")
     parser.add_argument("--report", action="store_true", help="make nothing, tell what is there")
     parser.set_defaults(checkpoint=None)

@@ -3,13 +3,15 @@
     request -> the runtime's rules -> spec -> conditions, once for all ways -> latents of a way and schedule -> VAEs
 
 One engine a format and linear backend stays loaded. All sets share encoder and VAEs, so what conditions a clip is made
-by the exact engine alone, and every way starts from the same numbers. Fed by `quality`.
+by the exact engine alone, and every way starts from the same numbers. What the engine's own checks find is kept with a
+clip and refuses none, so that a clip that they are wrong about is known. Fed by `quality`.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.emulated_w4a4 import EmulatedW4A4
+from benchmarks.kept_weights import KeptDequant
 from benchmarks.quality_plan import EXACT, W4A4, Schedule, Way
 from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.cli.generation.judging import rule_on
-from h3runtime.core import GenerateSpec, Latents, SamplerSettings
-from h3runtime.engine.clip import decode_frames, decode_sound
+from h3runtime.core import Check, GenerateSpec, Latents, SamplerSettings
+from h3runtime.engine.clip import clip_shape, decode_frames, decode_sound, measure_latents
 from h3runtime.engine.conditions.gathering import conditions_of
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
 from h3runtime.engine.diagnosis import Diagnosis
@@ -31,18 +34,20 @@ from h3runtime.engine.resident import COMPUTE_DTYPE, ResidentEngine
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
 from h3runtime.media import sound
+from h3runtime.media.checks import VideoChecks, check_audio, check_latents
 from h3runtime.settings import default_cache_dir, resolve
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
     """latents: fp32 on the device. frames: uint8 [F, H, W, 3]. samples: float32 [2, N], as they would be encoded.
-    seconds: sampling and decoding."""
+    seconds: sampling and decoding. checks: the engine's own, by name."""
 
     latents: Latents
     frames: NDArray[np.uint8]
     samples: NDArray[np.float32]
     seconds: float
+    checks: Mapping[str, Check] = field(default_factory=dict)
 
 
 class Engines:
@@ -86,11 +91,25 @@ class Engines:
         network, run, began = engine.models.transformer_of(spec.task), _idle(), time.monotonic()
         sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None)
         latents = sampler.sample(asked, given, run, Diagnosis(asked))
-        vaes = self.engine(EXACT).models.vaes
-        samples = sound.prepare(decode_sound(latents, vaes), spec.frames, spec.encode.loudness)
+        return replace(self._decoded(latents, spec, run), seconds=time.monotonic() - began)
+
+    def _decoded(self, latents: Latents, spec: GenerateSpec, run: Run) -> Made:
+        engine, figures = self.engine(EXACT), measure_latents(latents)
+        vaes, shape = engine.models.vaes, clip_shape(latents)
+        waveform = decode_sound(latents, vaes)
+        samples = sound.prepare(waveform, spec.frames, spec.encode.loudness)
+        watch = VideoChecks(vaes.video.tiling.split(shape.width), vaes.video.tiling.split(shape.height))
+        frames = []
         with run.stage("video_decode"):
-            chunks = [chunk.pixels.copy() for chunk in decode_frames(latents, vaes, engine.settings.vae_blend, run)]
-        return Made(latents, np.concatenate(chunks), samples, time.monotonic() - began)
+            for chunk in decode_frames(latents, vaes, engine.settings.vae_blend, run):
+                watch.feed(chunk.pixels, finite=chunk.finite)
+                frames.append(chunk.pixels.copy())
+        checks = {
+            "latents": check_latents(figures, synthetic=False),
+            "audio": check_audio(waveform, synthetic=False),
+            "video": watch.result(latent_std=figures["video"].std, synthetic=False),
+        }
+        return Made(latents, np.concatenate(frames), samples, 0.0, checks)
 
     def _load(self, way: Way) -> ResidentEngine:
         made = embedded_set(self._cache, "nvfp4" if way.format == W4A4 else way.format, folder=self._masters)  # type: ignore[arg-type]
@@ -107,6 +126,8 @@ class Engines:
         engine = ResidentEngine(settings, self._threads, warm_up=False)
         if way.format == W4A4:
             engine.linear = EmulatedW4A4()
+        elif way.linear == KeptDequant.name:
+            engine.linear = KeptDequant()
         engine.load(lambda _: None)
         return engine
 

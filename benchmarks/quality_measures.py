@@ -1,9 +1,11 @@
 """One clip in figures: what the judge sees and hears in it, and how far it is from others.
 
     verdict        the judge's items: true, false, or null where the scene says nothing of it
-    exact, anchor  against the exact clip of the same schedule, and against the anchor: SSIM (mean over the frames),
+    exact, anchor  against the exact clip of the same schedule, and the anchor: SSIM (mean of every third frame),
                    PSNR (null: infinite), log-mel distance of the sound in dB, relative L2 of both latents
     first, last    SSIM of the clip's first or last frame with the picture that it was given
+    alarms         what the engine's own checks find, each led by its check's name
+    checks         their figures
 
 Fed by `quality` with what `quality_engines` made.
 """
@@ -22,6 +24,9 @@ from h3runtime.media.log_mel import LogMelDistance
 from h3runtime.media.similarity import psnr, ssim
 from h3runtime.nano.judge import judge
 
+FRAMES_APART = 3
+"""SSIM of a frame takes as long as decoding it, and neighbours hardly differ in it."""
+
 
 def measure(made: Made, prompt: Prompt, ends: Ends, exact: Made | None, anchor: Made | None) -> dict[str, Any]:
     """Ready for JSON. A clip isn't compared with itself: None where it is the one to compare with."""
@@ -33,15 +38,20 @@ def measure(made: Made, prompt: Prompt, ends: Ends, exact: Made | None, anchor: 
         "first": None if ends.first is None else ssim(ends.first, made.frames[0]),
         "last": None if ends.last is None else ssim(ends.last, made.frames[-1]),
         "seconds": made.seconds,
+        "alarms": [f"{name}: {text}" for name, check in made.checks.items() for _, text in check.findings],
+        "checks": {
+            f"{name} {key}": float(x) for name, check in made.checks.items() for key, x in check.figures.items()
+        },
     }
 
 
 def distance(reference: Made, made: Made) -> dict[str, float | None]:
     error = made.frames.astype(np.float32) - reference.frames
+    pairs = zip(reference.frames[::FRAMES_APART], made.frames[::FRAMES_APART], strict=True)
     sounds = LogMelDistance(SAMPLE_RATE)
     sounds.feed(reference.samples, made.samples)
     return {
-        "ssim": float(np.mean([ssim(*pair) for pair in zip(reference.frames, made.frames, strict=True)])),
+        "ssim": float(np.mean([ssim(*pair) for pair in pairs])),
         "psnr": psnr(float(np.square(error).mean())),
         "log_mel_db": sounds.finish(),
         "video_l2": _relative(reference.latents.video, made.latents.video),

@@ -24,7 +24,8 @@ Group = tuple[str, str, Size]
 @dataclass(frozen=True, slots=True)
 class Row:
     """judged: share by item, with how many clips it was judged in; exact, anchor: mean distances, {} for the exact
-    way itself. None where there is nothing to take a mean of."""
+    way itself. None where there is nothing to take a mean of. alarms: share of clips in which a check of the engine
+    finds anything; checks: the least and the greatest of each of their figures."""
 
     task: str
     split: str
@@ -38,6 +39,8 @@ class Row:
     first: float | None
     last: float | None
     seconds: float
+    alarms: float
+    checks: dict[str, tuple[float, float]]
 
     @property
     def group(self) -> Group:
@@ -67,7 +70,15 @@ def _row(records: Sequence[Record]) -> Row:
         _mean([each["first"] for each in figures]),
         _mean([each["last"] for each in figures]),
         _mean([each["seconds"] for each in figures]) or 0.0,
+        sum(bool(each["alarms"]) for each in figures) / len(figures),
+        _spans([each["checks"] for each in figures]),
     )
+
+
+def _spans(found: Sequence[dict[str, float]]) -> dict[str, tuple[float, float]]:
+    names = dict.fromkeys(name for each in found for name in each)
+    columns = {name: [each[name] for each in found if name in each] for name in names}
+    return {name: (min(column), max(column)) for name, column in columns.items()}
 
 
 def _judged(verdicts: Sequence[dict[str, bool | None]]) -> dict[str, tuple[float, int]]:
@@ -145,6 +156,7 @@ def _columns() -> list[Column]:
         figure("audio L2", exact, "audio_l2", 4),
         figure("anchor SSIM", anchor, "ssim", 4),
         figure("anchor log-mel dB", anchor, "log_mel_db", 2),
+        ("alarms", lambda row: f"{100 * row.alarms:.1f}"),
         ("s/clip", lambda row: f"{row.seconds:.2f}"),
     ]
 

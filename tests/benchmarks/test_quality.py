@@ -16,8 +16,10 @@ from torch.nn import functional as F
 
 from benchmarks import quality, quality_engines
 from benchmarks.emulated_w4a4 import EmulatedW4A4
+from benchmarks.kept_weights import KeptDequant
 from benchmarks.quality_engines import Engines, Made
 from benchmarks.quality_measures import distance
+from benchmarks.quality_parts import part_arguments
 from benchmarks.quality_plan import EXACT, FORMATS, W4A4, Schedule, Size, Way, schedule_of, size_of, ways_of
 from benchmarks.quality_prompts import SPLITS, TASKS, draw_prompt, ends_of, request_of
 from benchmarks.quality_records import Record, Records
@@ -31,7 +33,7 @@ from h3runtime.nano.pictures import render
 from h3runtime.nano.sounds import sound
 from h3runtime.nano.world import is_held_out
 from h3runtime.packing.geometry import audio_latents
-from h3runtime.quant import nvfp4
+from h3runtime.quant import fp8, int8, nvfp4
 from h3runtime.quant.stored import PlainWeight
 from h3runtime.settings import default_cache_dir
 
@@ -94,6 +96,19 @@ def test_activations_are_rounded_where_the_weight_is_nvfp4_and_nowhere_else() ->
         assert torch.equal(backend.apply(x, exact), DequantLinear().apply(x, exact))
 
 
+@given(st.sampled_from(FORMATS[1:]), st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]))
+def test_weights_that_are_kept_are_the_reference_s(kind: str, scaled: bool, dtype: torch.dtype) -> None:
+    made = torch.Generator().manual_seed(0)
+    weight, bias = torch.randn(32, 256, generator=made), torch.randn(32, generator=made)
+    quantize = {"int8_convrot": lambda w: int8.quantize(w, convrot=256), "fp8_scaled": fp8.quantize}
+    stored = replace(quantize.get(kind, nvfp4.quantize)(weight), bias=bias)
+    if scaled:
+        stored = replace(stored, pre_quant_scale=torch.rand(256, generator=made))
+    kept = KeptDequant()
+    for x in torch.randn(2, 3, 256, generator=made).to(dtype):
+        assert torch.equal(kept.apply(x, stored), DequantLinear().apply(x, stored))
+
+
 @pytest.fixture(scope="module")
 def tiny(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """Engines on the tiny set, which stands for every format."""
@@ -117,6 +132,7 @@ def test_it_is_the_engine_s_own_path(tiny: Engines, tmp_path: Path) -> None:
     tiny.engine(EXACT).generate(asked, lambda _: None, lambda: False)
     kept, _ = read_latents(latents_path(asked.output))
     assert torch.equal(kept.video, made.latents.video) and torch.equal(kept.audio, made.latents.audio)
+    assert made.checks.keys() == {"latents", "audio", "video"} and made.checks["video"].figures["frames"] == 5
     assert made.frames.shape == (5, 64, 64, 3) and made.samples.shape == (2, 800 * audio_latents(5))
     again = tiny.make(EXACT, schedule, spec, given)
     assert distance(made, again) == {"ssim": 1, "psnr": None, "log_mel_db": 0, "video_l2": 0, "audio_l2": 0}
@@ -198,14 +214,20 @@ def test_parts_share_the_prompts_and_a_run_ends_in_time(tmp_path: Path) -> None:
     for part in ("0/2", "1/2"):
         quality.main([str(tmp_path), *few, "--part", part])
     assert sorted(record.index for record in Records(tmp_path).read()) == [0, 1]
-    assert {path.name for path in tmp_path.glob("*.jsonl")} == {"clips-0.jsonl", "clips-1.jsonl"}
+    assert {path.name for path in tmp_path.iterdir()} == {"clips-0.jsonl", "clips-1.jsonl"}
     quality.main([str(tmp_path / "late"), *few, "--seconds", "-1"])
     assert Painter.made == 0
+    given = [quality._parser().parse_args(part) for part in part_arguments([str(tmp_path), "--threads", "2"], 3)]
+    assert [(each.part, each.threads, each.processes) for each in given] == [((n, 3), 1, 1) for n in range(3)]
 
 
 def record(index: int, **figures: Any) -> Record:
     verdict = dict.fromkeys(ITEMS) | figures.pop("verdict", {})
-    told = {"exact": None, "anchor": None, "first": None, "last": None, "seconds": 1.0} | figures | {"verdict": verdict}
+    told = (
+        {"exact": None, "anchor": None, "first": None, "last": None, "seconds": 1.0, "alarms": [], "checks": {}}
+        | figures
+        | {"verdict": verdict}
+    )
     return Record("c", "cpu", "t2va", "trained", index, 0, TINY, Way("nvfp4"), Schedule(), "a red ball", told)
 
 
@@ -213,14 +235,18 @@ def test_shares_are_of_the_clips_that_say_something() -> None:
     near = {"ssim": 1.0, "psnr": None, "log_mel_db": 0.0, "video_l2": 0.0, "audio_l2": 0.0}
     far = {"ssim": 0.5, "psnr": 20.0, "log_mel_db": 2.0, "video_l2": 0.5, "audio_l2": 0.25}
     records = [
-        record(0, verdict={"colour": True, "pitch": True}, exact=near),
+        record(0, verdict={"colour": True, "pitch": True}, exact=near, checks={"video luma": 10.0}),
         record(1, verdict={"colour": True, "pitch": None}, exact=far),
-        record(2, verdict={"colour": False}, first=0.9),
+        record(2, verdict={"colour": False}, first=0.9, alarms=["audio: silent"], checks={"video luma": 20.0}),
     ]
     (row,) = rows_of(records)
     assert row.judged == {"colour": (2 / 3, 3), "pitch": (1.0, 1), "all": (2 / 3, 3)}
     assert row.exact["psnr"] == pytest.approx(20 + 10 * np.log10(2)) and row.exact["ssim"] == 0.75
     assert row.first == 0.9 and row.last is None and row.anchor == {}
+    assert (row.alarms, row.checks) == (1 / 3, {"video luma": (10.0, 20.0)})
     table = markdown([row])
-    assert "| nvfp4 | 12 res_multistep beta | 3 | 66.7 | 66.7 | 100.0 | 0.900 | 0.7500 | 23.0 | 1.00 |" in table
+    assert (
+        "| nvfp4 | 12 res_multistep beta | 3 | 66.7 | 66.7 | 100.0 | 0.900 | 0.7500 | 23.0 | 1.00 | 0.2500 | 0.1250 | 33.3 | 1.00 |"
+        in table
+    )
     assert "shape" not in table and "anchor" not in table
