@@ -8,6 +8,7 @@ nothing of timesteps, latents or heads. Fed by `Dit` and `TokenRefiner`; attenti
 
     h [S, hidden] in the compute dtype, updated in place. qkv [S, 3*inner], its thirds all-q, all-k, all-v [S, H, D];
     inner = H*D need not be hidden. fc1's halves are gate, value: mlp = fc2(silu(gate)*value).
+    Everything between the products and attention is a producer's (`backends.fused`), which defines its roundings.
 
 At S = 37,810 and the real width a block's peak is the MLP's: h 0.4 GB, b 0.4, fc1 2.2 (bf16). Nothing is quadratic in S
 except inside the attention backend, if it chooses to.
@@ -20,34 +21,38 @@ from typing import Final
 
 import torch
 from torch import nn
-from torch.nn import functional as F
 
 from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.fused.base import NormWeight, Producers, Rotary
+from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.config import BLOCK_VECTORS, MODALITIES, DitConfig
-from h3runtime.denoiser.modulation import AdaLn, add_gated_, modulate_
-from h3runtime.denoiser.rope import rotate_
+from h3runtime.denoiser.modulation import AdaLn
 from h3runtime.denoiser.timeline import RowMap
 
-QK_ROWS: Final = 4096
-"""Rows normed and rotated at once: bounds the copies at 59 MB each for 56 heads of 128 in bf16."""
 CHUNK_ALIGNMENT: Final = 128
 """Rows of an MLP's chunk are a multiple of this, the tile of a GEMM; the last chunk has what is left."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """What a call of the attention backend needs beside q, k, v. cos, sin [S, 3n], or None: no rotation (refiner)."""
+    """What a block needs beside the sequence and its modulation: who attends, who makes what lies between the products.
+
+    rotary: of every row, made by the same producers; None: no rotation (refiner).
+    """
 
     backend: AttentionBackend
     layout: PackedLayout | None
     step: int
-    cos: torch.Tensor | None = None
-    sin: torch.Tensor | None = None
+    producers: Producers = DEFINITION
+    rotary: Rotary | None = None
 
 
 class RmsNorm(nn.Module):
-    """x / sqrt(mean(x^2) + eps) * weight over the last dim, inside fp32, out in x's dtype (dit-contract §4.2)."""
+    """x / sqrt(mean(x^2) + eps) * weight over the last dim, inside fp32, out in x's dtype (dit-contract §4.2).
+
+    A block hands `held` to its producers, who fuse it with what follows; `forward` is the norm alone, by definition.
+    """
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -55,7 +60,11 @@ class RmsNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.rms_norm(x, self.weight.shape, self.weight.to(x.dtype), self.eps)
+        return DEFINITION.norm(x, self.held)
+
+    @property
+    def held(self) -> NormWeight:
+        return NormWeight(self.weight, self.eps)
 
 
 class Attention(nn.Module):
@@ -76,22 +85,11 @@ class Attention(nn.Module):
     def forward(self, x: torch.Tensor, call: AttentionCall) -> torch.Tensor:
         """[S, hidden] -> [S, hidden]."""
         qkv = self.qkv_proj(x).unflatten(-1, (3, self.heads, self.head_dim))
-        for start in range(0, qkv.shape[0], QK_ROWS):
-            piece = slice(start, start + QK_ROWS)
-            self._norm_and_rotate_(qkv[piece, 0], self.q_norm, call, piece)
-            self._norm_and_rotate_(qkv[piece, 1], self.k_norm, call, piece)
+        call.producers.norm_rotate_(qkv, self.q_norm.held, self.k_norm.held, call.rotary)
         q, k, v = qkv.unsqueeze(0).unbind(2)
         out = call.backend.attend(q, k, v, layout=call.layout, step=call.step)
         projected: torch.Tensor = self.out_proj(out[0].flatten(1))
         return projected
-
-    @staticmethod
-    def _norm_and_rotate_(x: torch.Tensor, norm: RmsNorm, call: AttentionCall, rows: slice) -> None:
-        """q or k [n, H, D], a view of the projection's output, in place: norm first, then rotation (§3.1)."""
-        normed = norm(x)
-        if call.cos is not None and call.sin is not None:
-            rotate_(normed, call.cos[rows], call.sin[rows])
-        x.copy_(normed)
 
 
 def chunk_rows(rows: int, chunks: int) -> int:
@@ -113,17 +111,16 @@ class Mlp(nn.Module):
         self.fc1 = nn.Linear(config.hidden, 2 * config.ffn, bias=False)
         self.fc2 = nn.Linear(config.ffn, config.hidden, bias=False)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, producers: Producers = DEFINITION) -> torch.Tensor:
         """[S, hidden] -> [S, hidden]; the activation overwrites fc1's output, and in chunks the result overwrites x."""
         if self.chunks == 1:
-            return self._rows(x)
-        for piece in x.split(chunk_rows(x.shape[0], self.chunks)):
-            piece.copy_(self._rows(piece))
+            return self._rows(x, producers)
+        for piece in torch.split(x, chunk_rows(x.shape[0], self.chunks)):
+            piece.copy_(self._rows(piece, producers))
         return x
 
-    def _rows(self, x: torch.Tensor) -> torch.Tensor:
-        gate, value = self.fc1(x).chunk(2, dim=-1)
-        projected: torch.Tensor = self.fc2(F.silu(gate, inplace=True).mul_(value))
+    def _rows(self, x: torch.Tensor, producers: Producers) -> torch.Tensor:
+        projected: torch.Tensor = self.fc2(producers.swiglu(self.fc1(x)))
         return projected
 
 
@@ -141,5 +138,8 @@ class Block(nn.Module):
     def forward(self, h: torch.Tensor, table: torch.Tensor, rows: RowMap, call: AttentionCall) -> torch.Tensor:
         """h [S, hidden], updated in place and returned; table [M*3, 6*hidden] in h's dtype, read by `rows`."""
         shift1, scale1, gate1, shift2, scale2, gate2 = table.chunk(BLOCK_VECTORS, dim=-1)
-        add_gated_(h, self.attn(modulate_(self.norm1(h), shift1, scale1, rows), call), gate1, rows)
-        return add_gated_(h, self.mlp(modulate_(self.norm2(h), shift2, scale2, rows)), gate2, rows)
+        made = call.producers
+        x = made.norm_modulate(h, self.norm1.held, shift1, scale1, rows)
+        made.add_gated_(h, self.attn(x, call), gate1, rows)
+        x = made.norm_modulate(h, self.norm2.held, shift2, scale2, rows)
+        return made.add_gated_(h, self.mlp(x, made), gate2, rows)

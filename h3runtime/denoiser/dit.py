@@ -27,6 +27,8 @@ from torch.nn import functional as F
 
 from h3runtime.backends.attention.base import AttentionBackend
 from h3runtime.backends.attention.sdpa import SdpaAttention
+from h3runtime.backends.fused.base import Producers, Rotary
+from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.core import Keyframe, PackedLayout, Reference
 from h3runtime.denoiser.blocks import AttentionCall, Block
 from h3runtime.denoiser.conditions import condition_rows, is_sound
@@ -57,15 +59,14 @@ PROJECTED_ROWS: Final = 8192
 class Prepared:
     """What the forwards of one run share.
 
-    prefix:   [P, hidden] compute dtype, text and conditions: the packed rows before the target's.
-    cos, sin: [S, 3n] compute dtype. runs: the sequence by kind and modality. modulation: AdaLN tables by timesteps.
-    sigmas:   the run's schedule with its final 0, or empty.
+    prefix: [P, hidden] compute dtype, text and conditions: the packed rows before the target's.
+    rotary: of all S rows. runs: the sequence by kind and modality. modulation: AdaLN tables by timesteps.
+    sigmas: the run's schedule with its final 0, or empty.
     """
 
     layout: PackedLayout
     prefix: torch.Tensor
-    cos: torch.Tensor
-    sin: torch.Tensor
+    rotary: Rotary
     runs: tuple[Run, ...]
     modulation: Plan
     attention: AttentionBackend
@@ -76,7 +77,8 @@ class Prepared:
 
 class Dit(nn.Module):
     """dtype: the compute dtype, bf16 or fp32 (fp16 overflows, dit-contract §10). attention: unless a run names one.
-    mlp_chunks: of each block's MLP (`blocks.Mlp`)."""
+    mlp_chunks: of each block's MLP (`blocks.Mlp`). producers: who makes what lies between its matrix products; no run
+    may be in hand when they change."""
 
     adaln_t_table: torch.Tensor
 
@@ -95,6 +97,7 @@ class Dit(nn.Module):
         self.dtype = dtype
         self.attention = attention or SdpaAttention()
         self.mlp_chunks = mlp_chunks
+        self.producers: Producers = DEFINITION
         self.video_patch_proj = nn.Linear(config.video_row, config.hidden)
         self.audio_patch_proj = nn.Linear(config.audio_channels, config.hidden)
         self.condition_proj = nn.Linear(config.text_dim, config.hidden)
@@ -116,7 +119,7 @@ class Dit(nn.Module):
     def refine(self, text_hidden: torch.Tensor, attention: AttentionBackend | None = None) -> torch.Tensor:
         """Encoder output [1, L, text_dim], any float dtype -> text rows [1, L, hidden], compute dtype."""
         projected = self.condition_proj(text_hidden.to(self.device, self.dtype))
-        call = AttentionCall(attention or self.attention, layout=None, step=0)
+        call = AttentionCall(attention or self.attention, None, 0, self.producers)
         refined: torch.Tensor = self.token_refiner(projected[0], call)
         return refined.unsqueeze(0)
 
@@ -141,14 +144,12 @@ class Dit(nn.Module):
         heads; without it (masked runs, whose timesteps are their own) each forward makes its modulation.
         """
         sequence = runs(layout)
-        cos, sin = self.rope(layout.position_ids, self.dtype)
         visited = tuple(sigmas or ())
         timelines = [clock(sequence, timesteps(s, shift, audio_shift)).timeline for s in visited if s > 0]
         return Prepared(
             layout=layout,
             prefix=self._prefix(layout, refined, keyframes, references, noise_seed),
-            cos=cos,
-            sin=sin,
+            rotary=self.producers.rotary(*self.rope(layout.position_ids, self.dtype)),
             runs=sequence,
             modulation=Plan(self._projector(), timelines, self.config.hidden, modulation_budget),
             attention=attention or self.attention,
@@ -177,7 +178,7 @@ class Dit(nn.Module):
         """
         time = self.clock(prepared, sigma, masks)
         tables = prepared.modulation.at(time.timeline)
-        call = AttentionCall(prepared.attention, prepared.layout, step, prepared.cos, prepared.sin)
+        call = AttentionCall(prepared.attention, prepared.layout, step, self.producers, prepared.rotary)
         h = self._embed(prepared, video, audio)
         for index, block in enumerate(self.blocks):
             h = block(h, tables.block(index), time.rows, call)

@@ -20,9 +20,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from h3runtime.backends.fused.definition import modulate_
 from h3runtime.denoiser.blocks import RmsNorm
 from h3runtime.denoiser.config import FINAL_VECTORS, DitConfig
-from h3runtime.denoiser.modulation import AdaLn, modulate_
+from h3runtime.denoiser.modulation import AdaLn
 from h3runtime.denoiser.schedule import shift_base, unshift
 from h3runtime.denoiser.timeline import RowMap
 

@@ -1,8 +1,8 @@
-"""Timesteps to AdaLN vectors, and vectors onto rows.
+"""Timesteps to AdaLN vectors.
 
-Holds the modules that make vectors (timestep network or curve, then one projection a block) and the two in-place
-operations that use them. Does not decide which row reads which vector (`timeline`) nor when vectors are made (`plan`).
-Fed by `plan` and the blocks.
+Holds the modules that make vectors: timestep network or curve, then one projection a block. Does not decide which row
+reads which vector (`timeline`), nor when vectors are made (`plan`), nor puts them onto rows (`backends.fused`). Fed by
+`plan`.
 
     e      [M, time_dim]      timestep network, fp32; or lerp in the curve, fp32
     block  [M*3, 6*hidden]    shift, scale, gate for attention, the same for the MLP (dit-contract §4.2)
@@ -17,8 +17,6 @@ from typing import Final
 import torch
 from torch import nn
 from torch.nn import functional as F
-
-from h3runtime.denoiser.timeline import RowMap
 
 MAX_PERIOD: Final = 10_000.0
 """Longest period of the timestep sinusoid (dit-contract §4.5)."""
@@ -63,22 +61,3 @@ class AdaLn(nn.Module):
     def forward(self, e: torch.Tensor) -> torch.Tensor:
         projected: torch.Tensor = self.linear(e)
         return projected
-
-
-def pick(table: torch.Tensor, row: int | torch.Tensor) -> torch.Tensor:
-    """[N, H] -> [H] for one row, [n, H] for several."""
-    return table[row] if isinstance(row, int) else table.index_select(0, row)
-
-
-def modulate_(x: torch.Tensor, shift: torch.Tensor, scale: torch.Tensor, rows: RowMap) -> torch.Tensor:
-    """x*(1 + scale) + shift in place, each operation rounds (dit-contract §4.2); x [S, H], tables [N, H], one dtype."""
-    for piece, row in rows.pieces():
-        x[piece].mul_(1 + pick(scale, row)).add_(pick(shift, row))
-    return x
-
-
-def add_gated_(x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: RowMap) -> torch.Tensor:
-    """x + update*gate in place, rounded once (dit-contract §4.2); x, update [S, H], gate [N, H]."""
-    for piece, row in rows.pieces():
-        x[piece].addcmul_(update[piece], pick(gate, row))
-    return x

@@ -25,8 +25,9 @@ class RefinerBlock(nn.Module):
 
     def forward(self, x: torch.Tensor, call: AttentionCall) -> torch.Tensor:
         """x [L, hidden], updated in place and returned."""
-        x.add_(self.attn(self.norm1(x), call))
-        return x.add_(self.mlp(self.norm2(x)))
+        made = call.producers
+        x.add_(self.attn(made.norm(x, self.norm1.held), call))
+        return x.add_(self.mlp(made.norm(x, self.norm2.held), made))
 
 
 class TokenRefiner(nn.Module):
@@ -39,5 +40,4 @@ class TokenRefiner(nn.Module):
         """Projected text [L, hidden] (overwritten) -> refined rows [L, hidden]."""
         for block in self.blocks:
             x = block(x, call)
-        normed: torch.Tensor = self.final_norm(x)
-        return normed
+        return call.producers.norm(x, self.final_norm.held)

@@ -1,7 +1,7 @@
 """Rotary positions of the packed sequence.
 
-Turns position ids into cos and sin tables once per request, and rotates queries and keys with them. Does not make
-positions (`packing` does) and does not touch values. Fed by `Dit.prepare`; read by the blocks' attention.
+Turns position ids into cos and sin tables, once per request. Does not make positions (`packing` does) and rotates
+nothing (`backends.fused` does). Fed by `Dit.prepare`; read by the blocks' attention.
 
     angle[s, axis*n + k] = float32(position[s, axis]) * inv_freq[k]        axis t, h, w; n frequencies, shared
     out[j]       = cos[j] x[j]       - sin[j] x[j + 3n]                    j < 3n
@@ -34,13 +34,3 @@ class Rope(nn.Module):
         positions = torch.from_numpy(position_ids.astype(np.float32)).to(self.inv_freq.device)
         angles = (positions.unsqueeze(-1) * self.inv_freq.float()).flatten(1)
         return angles.cos().to(dtype), angles.sin().to(dtype)
-
-
-def rotate_(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> None:
-    """Rotate x [S, H, D] in place; cos, sin [S, 3n] in x's dtype, 6n <= D."""
-    half = cos.shape[-1]
-    cos, sin = cos.unsqueeze(1), sin.unsqueeze(1)
-    first, second = x[..., :half], x[..., half : 2 * half]
-    turned = first * cos - second * sin
-    second.mul_(cos).add_(first * sin)
-    first.copy_(turned)

@@ -24,9 +24,6 @@ class SteppedAttention:
         self.name = name
         self._backends = tuple(backends)
 
-    def why_unavailable(self, device: torch.device) -> str | None:
-        return next(filter(None, (backend.why_unavailable(device) for backend in self._backends)), None)
-
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:

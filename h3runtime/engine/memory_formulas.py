@@ -13,12 +13,13 @@ from itertools import accumulate
 
 import torch
 
+from h3runtime.backends.fused.definition import QK_ROWS
 from h3runtime.conditioning import language_model, vision_tower
 from h3runtime.conditioning.config import TextEncoderConfig, VisionConfig
 from h3runtime.conditioning.layers import FP32, chunk_bytes
 from h3runtime.conditioning.vision_tower import patch_values
 from h3runtime.core import CHUNK_FRAMES
-from h3runtime.denoiser.blocks import QK_ROWS, chunk_rows
+from h3runtime.denoiser.blocks import chunk_rows
 from h3runtime.denoiser.config import AXES, BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.plan import WINDOW_BYTES, row_bytes
 from h3runtime.media.vision_size import features_of

@@ -104,7 +104,7 @@ def test_the_forward_has_the_bits_of_the_contract_written_down(config, dtype: to
     index = torch.cat([torch.full((b - a,), row) for a, b, row in clock.rows.segments] or [clock.rows.index])
     e = model.embed_timesteps(clock.timeline)
     e = e if config.curve_grid else F.silu(e)
-    h = straight.blocks(embedded[0], e, index, prepared.cos, prepared.sin)
+    h = straight.blocks(embedded[0], e, index, prepared.rotary.cos, prepared.rotary.sin)
     want = {}
     for segment, head in zip(packed.segments[-2:], ("audio_out", "video_out"), strict=True):
         rows = slice(segment.start, segment.stop)

@@ -8,8 +8,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from h3runtime.backends.fused.definition import add_gated_, modulate_
 from h3runtime.core import SegmentKind
-from h3runtime.denoiser.modulation import add_gated_, curve, modulate_
+from h3runtime.denoiser.modulation import curve
 from h3runtime.denoiser.plan import Plan, Tables, row_bytes, windows
 from h3runtime.denoiser.schedule import timesteps
 from h3runtime.denoiser.timeline import RowMap, Timeline, clock, masked_clock, runs

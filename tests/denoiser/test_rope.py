@@ -4,7 +4,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from h3runtime.denoiser.rope import Rope, rotate_
+from h3runtime.backends.fused.definition import rotate_
+from h3runtime.denoiser.rope import Rope
 
 FREQS, HEAD = 16, 128
 

@@ -1,0 +1,100 @@
+"""What a family of fused producers is: everything a DiT block does between its matrix products and attention.
+
+A producer reads what one GEMM left and writes what the next one reads, in as few passes over memory as it can. `torch`
+(`definition`) is the definition of correct; every other one says how far from it it may be. Model code calls these and
+knows nothing of devices or kernels; weights and tables are handed in, so a family holds no model.
+
+    norm            x / sqrt(mean(x^2) + eps) * weight          over the last dim, inside fp32 (dit-contract §4.2)
+    norm_modulate   norm(x) * (1 + scale) + shift               each operation rounds (§4.2)
+    norm_rotate_    q and k: norm per head, then rotation       in place in the projection's output (§3.1, §4.3)
+    swiglu          silu(gate) * value                          two roundings (§4.4)
+    add_gated_      x + update * gate                           rounded once (§4.2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+
+class TableRows(Protocol):
+    """Which row of a modulation table each packed row reads; the DiT's `RowMap`.
+
+    segments: (start, stop, table row), contiguous and ascending. index: int64 [S] instead, and then no segments.
+    """
+
+    @property
+    def segments(self) -> tuple[tuple[int, int, int], ...]: ...
+
+    @property
+    def index(self) -> torch.Tensor | None: ...
+
+    def pieces(self) -> Iterator[tuple[slice, int | torch.Tensor]]:
+        """(packed rows, table row or rows [n]) that cover the sequence."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rotary:
+    """Rotation of a run's rows, from `Producers.rotary`. cos, sin [S, 3n] in the compute dtype.
+
+    both, signed: [S, 6n], (cos | cos) and (-sin | sin), where the family asked for them.
+    """
+
+    cos: torch.Tensor
+    sin: torch.Tensor
+    both: torch.Tensor | None = None
+    signed: torch.Tensor | None = None
+
+    def rows(self, piece: slice) -> Rotary:
+        """The rotation of some of the rows."""
+        both, signed = (None if t is None else t[piece] for t in (self.both, self.signed))
+        return Rotary(self.cos[piece], self.sin[piece], both, signed)
+
+
+@dataclass(frozen=True, slots=True)
+class NormWeight:
+    """Of an RMSNorm: weight [dim] in the dtype that it is stored in, eps."""
+
+    weight: torch.Tensor
+    eps: float
+
+
+class Producers(Protocol):
+    """x, h [S, hidden]; tables [N, hidden], views of wider ones welcome; all of one dtype, bf16 or fp32."""
+
+    name: str
+    grade: str
+
+    def why_unavailable(self, device: torch.device) -> str | None:
+        """Why these can't run on `device`, or None if they can."""
+        ...
+
+    def rotary(self, cos: torch.Tensor, sin: torch.Tensor) -> Rotary:
+        """cos, sin [S, 3n] -> what `norm_rotate_` reads; once per run."""
+        ...
+
+    def norm(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
+        """[S, hidden] -> the same."""
+        ...
+
+    def norm_modulate(
+        self, x: torch.Tensor, norm: NormWeight, shift: torch.Tensor, scale: torch.Tensor, rows: TableRows
+    ) -> torch.Tensor:
+        """[S, hidden] -> the same; shift, scale [N, hidden] read by `rows`."""
+        ...
+
+    def norm_rotate_(self, qkv: torch.Tensor, q_norm: NormWeight, k_norm: NormWeight, rotary: Rotary | None) -> None:
+        """qkv [S, 3, H, D], a view of the projection's output: q and k in place, v untouched. None: no rotation."""
+        ...
+
+    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+        """[S, 2*ffn], gate then value -> [S, ffn], a view of x maybe; x is spent."""
+        ...
+
+    def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
+        """x [S, hidden], in place and returned; gate [N, hidden] read by `rows`."""
+        ...

@@ -1,0 +1,27 @@
+"""The families of fused producers and the choice among them. Read by `engine`, once, when it starts."""
+
+from __future__ import annotations
+
+import torch
+
+from h3runtime.backends.fused.base import Producers
+from h3runtime.backends.fused.cpu import CpuProducers
+from h3runtime.backends.fused.definition import TorchProducers
+from h3runtime.backends.fused.triton import TritonProducers
+from h3runtime.backends.select import choose, listing
+from h3runtime.core import BackendChoice
+
+
+def producer_families() -> tuple[Producers, ...]:
+    """All there are, the one that `auto` prefers first."""
+    return (TritonProducers(), CpuProducers(), TorchProducers())
+
+
+def choose_producers(name: str, device: torch.device) -> tuple[Producers, str]:
+    """The family called `name` (or `auto`) and why; InvalidRequest or BackendUnavailable, see `backends.select`."""
+    return choose("fused", producer_families(), name, device)
+
+
+def producers_choice(chosen: Producers, why: str, device: torch.device) -> BackendChoice:
+    """What `/ready` shows."""
+    return listing(producer_families(), chosen.name, why, device)

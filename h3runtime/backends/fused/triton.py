@@ -1,0 +1,89 @@
+"""`triton`: our own kernels, one pass over memory for each producer; CUDA only.
+
+RoPE, SwiGLU and gates equal the definition bit for bit; norms differ in the order of a sum, which moves at most one
+element in a thousand by one BF16 ulp (architecture.md, Fused producers). Imports `h3_kernels`, and Triton with it, at
+the first call. Fed by the blocks; holds nothing but the row indices of the last few runs' sequences.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from importlib.util import find_spec
+from typing import Final
+
+import torch
+
+from h3runtime.backends.fused.base import NormWeight, Rotary, TableRows
+
+HELD: Final = 16
+"""Row indices kept, 151 kB each at S = 37,810: the steps of a run have one or two."""
+CAPABILITY: Final = (8, 0)
+"""The first with BF16 arithmetic and conversions."""
+
+
+class TritonProducers:
+    name = "triton"
+    grade = "validated"
+
+    def __init__(self) -> None:
+        self._indices: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
+
+    def why_unavailable(self, device: torch.device) -> str | None:
+        if device.type != "cuda":
+            return f"needs a CUDA device, not {device.type}"
+        if find_spec("triton") is None:
+            return "the package triton isn't installed"
+        found = torch.cuda.get_device_capability(device)
+        if found < CAPABILITY:
+            return f"needs SM {CAPABILITY[0]}.{CAPABILITY[1]}, this is SM {found[0]}.{found[1]}"
+        return None
+
+    def rotary(self, cos: torch.Tensor, sin: torch.Tensor) -> Rotary:
+        return Rotary(cos.contiguous(), sin.contiguous())
+
+    def norm(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
+        from h3_kernels import producers
+
+        return producers.norm(x, norm.weight.to(x.dtype), norm.eps)
+
+    def norm_modulate(
+        self, x: torch.Tensor, norm: NormWeight, shift: torch.Tensor, scale: torch.Tensor, rows: TableRows
+    ) -> torch.Tensor:
+        from h3_kernels import producers
+
+        by = producers.Modulation(shift, scale, self._index(rows, x))
+        return producers.norm_modulate(x, norm.weight.to(x.dtype), norm.eps, by)
+
+    def norm_rotate_(self, qkv: torch.Tensor, q_norm: NormWeight, k_norm: NormWeight, rotary: Rotary | None) -> None:
+        from h3_kernels import producers
+
+        assert q_norm.eps == k_norm.eps, "one kernel norms both"
+        cos, sin = (None, None) if rotary is None else (rotary.cos, rotary.sin)
+        weights = q_norm.weight.to(qkv.dtype), k_norm.weight.to(qkv.dtype)
+        producers.norm_rotate_(qkv, *weights, q_norm.eps, cos, sin)
+
+    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+        from h3_kernels import producers
+
+        return producers.swiglu_(x)
+
+    def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
+        from h3_kernels import producers
+
+        return producers.add_gated_(x, update, gate, self._index(rows, x))
+
+    def _index(self, rows: TableRows, x: torch.Tensor) -> torch.Tensor:
+        """Table row of each row of x, int [S], made once for a sequence and without waiting for the device."""
+        if rows.index is not None:
+            return rows.index
+        key = (rows.segments, x.shape[0], x.device)
+        found = self._indices.get(key)
+        if found is None:
+            found = torch.empty(x.shape[0], dtype=torch.int32, device=x.device)
+            for start, stop, row in rows.segments:
+                found[start:stop] = row
+            self._indices[key] = found
+        self._indices.move_to_end(key)
+        if len(self._indices) > HELD:
+            self._indices.popitem(last=False)
+        return found

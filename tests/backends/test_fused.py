@@ -1,0 +1,170 @@
+"""The producers between a block's matrix products: the definition, its faster twin on the CPU, and the choice."""
+
+import sys
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.nn import functional as F
+
+from h3runtime.backends.fused.base import NormWeight
+from h3runtime.backends.fused.cpu import CPU_ROWS, CpuProducers
+from h3runtime.backends.fused.definition import QK_ROWS, TorchProducers
+from h3runtime.backends.fused.select import choose_producers, producers_choice
+from h3runtime.backends.fused.triton import HELD, TritonProducers
+from h3runtime.denoiser.timeline import RowMap
+from h3runtime.errors import BackendUnavailable, InvalidRequest
+from tests.denoiser import tiny
+
+CPU = torch.device("cpu")
+TORCH, FAST = TorchProducers(), CpuProducers()
+DTYPES = st.sampled_from([torch.bfloat16, torch.float32])
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.bfloat16, scale: float = 1.0) -> torch.Tensor:
+    return (torch.randn(shape, generator=torch.Generator().manual_seed(seed)) * scale).to(dtype)
+
+
+def weight(width: int, dtype: torch.dtype) -> NormWeight:
+    return NormWeight(1 + random(width, seed=9, dtype=dtype, scale=0.1), 1e-5)
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    whole = torch.int16 if a.dtype == torch.bfloat16 else torch.int32
+    return a.dtype == b.dtype and torch.equal(a.contiguous().view(whole), b.contiguous().view(whole))
+
+
+@settings(deadline=None, max_examples=25)
+@given(rows=st.integers(1, 40), width=st.integers(1, 300), dtype=DTYPES, scale=st.sampled_from([1e-3, 1.0, 300.0]))
+def test_the_cpu_s_norm_is_the_definition_bit_for_bit(rows: int, width: int, dtype: torch.dtype, scale: float) -> None:
+    x = random(rows, width, dtype=dtype, scale=scale)
+    kept = x.clone()
+    assert same_bits(FAST.norm(x, weight(width, dtype)), TORCH.norm(x, weight(width, dtype)))
+    assert same_bits(x, kept)
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    rows=st.integers(1, 30),
+    heads=st.integers(1, 5),
+    turning=st.integers(1, 20),
+    tail=st.integers(0, 9),
+    dtype=DTYPES,
+    turn=st.booleans(),
+)
+def test_the_cpu_s_rotation_is_the_definition_bit_for_bit(
+    rows: int, heads: int, turning: int, tail: int, dtype: torch.dtype, turn: bool
+) -> None:
+    assert_same_rotation(rows, heads, turning, 2 * turning + tail, dtype, turn)
+
+
+def test_pieces_of_rows_join_in_both() -> None:
+    assert_same_rotation(max(CPU_ROWS, QK_ROWS) + 3, 1, 2, 6, torch.bfloat16, True)
+
+
+def assert_same_rotation(rows: int, heads: int, turning: int, dim: int, dtype: torch.dtype, turn: bool) -> None:
+    angles = torch.rand(rows, turning, generator=torch.Generator().manual_seed(2)) * 6.3
+    tables = angles.cos().to(dtype), angles.sin().to(dtype)
+    # A view of a wider matrix, as the projection of a model with other layers beside it may give.
+    wide = random(rows, 3 * heads * dim + 5, dtype=dtype, scale=2.0)
+    norms = weight(dim, dtype), NormWeight(random(dim, seed=4, dtype=dtype), 1e-5)
+    made = []
+    for family in (TORCH, FAST):
+        x = wide.clone()
+        qkv = x[:, : 3 * heads * dim].unflatten(-1, (3, heads, dim))
+        family.norm_rotate_(qkv, *norms, family.rotary(*tables) if turn else None)
+        made.append(x)
+    assert same_bits(*made)
+    v = made[0][:, 2 * heads * dim :]
+    assert same_bits(v, wide[:, 2 * heads * dim :])
+
+
+@pytest.mark.parametrize("indexed", [False, True])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_modulation_and_gates_are_the_definition_bit_for_bit(dtype: torch.dtype, indexed: bool) -> None:
+    x, update = random(9, 33, dtype=dtype), random(9, 33, seed=1, dtype=dtype)
+    shift, scale, gate = random(4, 99, seed=2, dtype=dtype).chunk(3, -1)
+    rows = RowMap((), torch.tensor([3] * 2 + [0] * 7)) if indexed else RowMap(((0, 2, 3), (2, 9, 0)))
+    norm = weight(33, dtype)
+    wanted = TORCH.norm_modulate(x, norm, shift, scale, rows)
+    assert same_bits(FAST.norm_modulate(x, norm, shift, scale, rows), wanted)
+    at = [3] * 2 + [0] * 7
+    plain = F.rms_norm(x, (33,), norm.weight, norm.eps) * (1 + scale[at]) + shift[at]
+    assert same_bits(wanted, plain)
+    gated = x.clone()
+    assert FAST.add_gated_(gated, update, gate, rows) is gated
+    assert same_bits(gated, torch.addcmul(x, update, gate[at]))
+
+
+def test_swiglu_rounds_twice() -> None:
+    x = random(7, 40, scale=3.0)
+    gate, value = x.clone().chunk(2, -1)
+    for family in (TORCH, FAST):
+        assert same_bits(family.swiglu(x.clone()), F.silu(gate) * value)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_forward_has_the_same_bits_with_both(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    packed, model = tiny.layout(), tiny.dit()
+    outputs = []
+    for family in (TORCH, FAST):
+        model.producers = family
+        outputs.append(model(tiny.prepare(model, packed, (0.9, 0.0)), *tiny.latents(packed), 0.9))
+    torch.set_num_threads(before)
+    assert all(same_bits(a, b) for a, b in zip(*outputs, strict=True))
+
+
+# The choice.
+
+
+def test_auto_on_the_cpu_is_the_fast_family_that_changes_nothing() -> None:
+    chosen, why = choose_producers("auto", CPU)
+    assert chosen.name == "cpu"
+    assert why == "auto: the best fused backend that can run on cpu (triton: needs a CUDA device, not cpu)"
+    told = producers_choice(chosen, why, CPU)
+    assert told.available == ("cpu", "torch")
+    assert told.unavailable == {"triton": "needs a CUDA device, not cpu"}
+
+
+def test_a_family_asked_for_by_name_runs_or_says_why_not() -> None:
+    assert choose_producers("torch", CPU)[0].name == "torch"
+    with pytest.raises(BackendUnavailable, match="needs a CUDA device"):
+        choose_producers("triton", CPU)
+    with pytest.raises(InvalidRequest, match="no backend 'cuda'"):
+        choose_producers("cuda", CPU)
+    assert CpuProducers().why_unavailable(torch.device("cuda:0")) == "made for the CPU"
+
+
+@pytest.mark.parametrize(
+    ("installed", "capability", "told"),
+    [
+        (True, (9, 0), None),
+        (True, (12, 1), None),
+        (True, (7, 5), "needs SM 8.0, this is SM 7.5"),
+        (False, (9, 0), "the package triton isn't installed"),
+    ],
+)
+def test_triton_is_asked_without_being_imported(
+    monkeypatch: pytest.MonkeyPatch, installed: bool, capability: tuple[int, int], told: str | None
+) -> None:
+    loaded = "triton" in sys.modules
+    monkeypatch.setattr("h3runtime.backends.fused.triton.find_spec", lambda _: object() if installed else None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
+    assert TritonProducers().why_unavailable(torch.device("cuda:0")) == told
+    assert ("triton" in sys.modules) == loaded
+
+
+def test_the_row_index_is_made_once_for_a_sequence() -> None:
+    family, x = TritonProducers(), torch.empty(6, 1)
+    first = family._index(RowMap(((0, 2, 5), (2, 6, 1))), x)
+    assert first.tolist() == [5, 5, 1, 1, 1, 1]
+    assert family._index(RowMap(((0, 2, 5), (2, 6, 1))), x) is first
+    assert family._index(RowMap(((0, 6, 1),)), x).tolist() == [1] * 6
+    own = torch.arange(6)
+    assert family._index(RowMap((), own), x) is own
+    for row in range(2 * HELD):
+        family._index(RowMap(((0, 6, row),)), x)
+    assert len(family._indices) == HELD
