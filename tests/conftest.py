@@ -1,15 +1,21 @@
 """One thread for numeric libraries, set before any is loaded: small tensors gain nothing from two, and two threads that
 wait for each other on a busy machine made single tests take a minute. And names of tests that every process agrees on,
-and examples that may take as long as a busy machine makes them take.
+examples that may take as long as a busy machine makes them take, and signals as a terminal has them.
 """
 
 import os
+import signal
 from typing import Any
 
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
+
+# A shell that starts the tests in the background, or under `nohup`, has these ignored, and they would stay so in every
+# process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")

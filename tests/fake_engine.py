@@ -3,6 +3,10 @@
 A request steers it by words in its prompt, `word` or `word=value`, so that one running engine can play every part:
 
     step_seconds=0.05      how long each sampler step takes
+    hold                   it stays at its last step until it is told to stop; with `step_seconds` it tells that step
+                           again and again, without it is silent
+    until=FILE             the same, until the file is there
+    deaf_until=FILE        its first step goes on, deaf to stops, until the file is there
     fail_at=STAGE          raise EncoderFailed there; `bug_at` a plain exception, `full_at` an ENOSPC
     die_at=STAGE           exit the process; `segfault_at` kills it by a signal
     hang_at=STAGE          sleep for ever, deaf to stops; `orphan_at` also leaves a child process behind
@@ -50,17 +54,19 @@ STAGES = ("conditioning", "sampling", "audio_decode", "video_decode", "mux")
 
 @dataclass
 class FakeEngine:
-    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `file`, `die` or none. journal: what it did."""
+    """Implements `core.Engine`. load_fault: `checkpoint`, `bug`, `file`, `die` or none. journal: what it did. gates: a
+    folder; it loads until `loaded` is there, and warms up until `warm` is."""
 
     load_seconds: float = 0.0
     load_fault: str = ""
     journal: Path | None = None
+    gates: Path | None = None
     done: int = field(default=0, init=False)
 
     def load(self, on_progress: OnProgress) -> None:
         self._note("load")
         on_progress(Progress("loading", 0, 2, 0.1, loading=LoadProgress("transformer", 1, 10, 5.0)))
-        time.sleep(self.load_seconds)
+        self._load_until("loaded")
         if self.load_fault == "checkpoint":
             offences = [Offence("blocks.0.attn.qkv_proj.weight", "is missing"), Offence("x.weight", "has shape [1]")]
             raise CheckpointError("dit.safetensors can't be loaded", offences)
@@ -71,7 +77,12 @@ class FakeEngine:
         if self.load_fault == "die":
             os._exit(7)
         on_progress(Progress("warming", 1, 2, 0.8))
+        self._load_until("warm")
+
+    def _load_until(self, gate: str) -> None:
         time.sleep(self.load_seconds)
+        while self.gates is not None and not (self.gates / gate).exists():
+            time.sleep(0.01)
 
     def facts(self) -> EngineFacts:
         attention = BackendChoice("sdpa", "auto: fits", ("sdpa", "exact"), {"sdpa": "reference"}, {"sage2": "no GPU"})
@@ -93,8 +104,13 @@ class FakeEngine:
                     raise JobCancelled("stopped", stage=stage, step=step)
                 on_progress(Progress(stage, step, steps, 0.5, preview=png(step) if stage == "sampling" else None))
                 self._misbehave(stage, step, words)
+                if stage == "sampling" and step == 0 and "deaf_until" in words:
+                    while not Path(words["deaf_until"]).exists():
+                        time.sleep(0.01)
                 if stage == "sampling":
                     time.sleep(float(words.get("step_seconds", "0.001")))
+            if stage == "sampling":
+                self._hold(words, Progress(stage, steps - 1, steps, 0.5, preview=png(steps)), on_progress, should_stop)
             timings[stage] = time.monotonic() - began
         self.done += 1
         return self._publish(spec, timings, words)
@@ -149,6 +165,15 @@ class FakeEngine:
             diagnostics={"forwards": spec.sampling.steps} if spec.diagnostics else None,
         )
 
+    def _hold(self, words: dict[str, str], last: Progress, on_progress: OnProgress, should_stop: ShouldStop) -> None:
+        """However fast the machine is: whoever asked decides when it goes on."""
+        while "hold" in words or ("until" in words and not Path(words["until"]).exists()):
+            if should_stop():
+                raise JobCancelled("stopped", stage=last.stage, step=last.step)
+            if "step_seconds" in words:
+                on_progress(last)
+            time.sleep(float(words.get("step_seconds", "0.01")))
+
     def _misbehave(self, stage: str, step: int, words: dict[str, str]) -> None:
         if words.get("fail_at") == stage:
             raise EncoderFailed("the encoder ended with status 1", stage=stage, step=step)
@@ -190,8 +215,10 @@ def png(shade: int) -> bytes:
     return b"\x89PNG\r\n\x1a\n" + b"".join(chunks)
 
 
-def create(load_seconds: float = 0.0, load_fault: str = "", journal: Path | None = None) -> FakeEngine:
-    return FakeEngine(load_seconds, load_fault, journal)
+def create(
+    load_seconds: float = 0.0, load_fault: str = "", journal: Path | None = None, gates: Path | None = None
+) -> FakeEngine:
+    return FakeEngine(load_seconds, load_fault, journal, gates)
 
 
 def create_for_serve(settings: object, threads: int) -> FakeEngine:  # noqa: ARG001  # what `serve` passes

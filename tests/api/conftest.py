@@ -17,12 +17,19 @@ def quiet() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    """One server for all tests that leave it as they found it."""
+def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("server")
     (folder / "media").mkdir()
     with running(folder / "data", media_root=folder / "media") as found:
         yield found
+
+
+@pytest.fixture
+def server(lasting: Running) -> Iterator[Running]:
+    """One server for all tests that leave it as they found it; a job that a failed one has left is ended."""
+    yield lasting
+    for job in lasting.service.table.live():
+        lasting.service.supervisor.cancel(job.id)
 
 
 @pytest.fixture

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import socket
 
+from tests.api.server import PATIENCE
 
-def connect(url: str, seconds: float = 10.0) -> socket.socket:
+
+def connect(url: str, seconds: float = PATIENCE) -> socket.socket:
     host, port = url.removeprefix("http://").split(":")
     return socket.create_connection((host, int(port)), seconds)
 
 
-def answer_to(url: str, data: bytes, seconds: float = 10.0) -> bytes:
+def answer_to(url: str, data: bytes, seconds: float = PATIENCE) -> bytes:
     """All that comes until the server closes, or falls silent for so long."""
     with connect(url, seconds) as client:
         client.sendall(data)

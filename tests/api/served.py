@@ -10,9 +10,9 @@ import os
 import signal
 import ssl
 import sys
-import threading
 import time
 from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.process import BaseProcess
@@ -57,13 +57,13 @@ class Process:
         self.process.join(seconds)
         return self.process.exitcode
 
-    def in_background(self, **body: Any) -> list[httpx2.Response]:
-        """A blocking request in a thread; its answer will be in the list."""
-        answers: list[httpx2.Response] = []
-        thread = threading.Thread(target=lambda: answers.append(self.client.post("/generate", json=SMALL | body)))
-        thread.start()
+    def in_background(self, **body: Any) -> Future[httpx2.Response]:
+        """A blocking request in a thread, once its job has begun."""
+        clients = ThreadPoolExecutor(1)
+        answer = clients.submit(self.client.post, "/generate", json=SMALL | body)
+        clients.shutdown(wait=False)
         self.wait_event("generate_start")
-        return answers
+        return answer
 
     def wait_event(self, event: str) -> dict[str, Any]:
         until = time.monotonic() + PATIENCE

@@ -5,11 +5,11 @@ from __future__ import annotations
 import io
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import httpx2
 import uvicorn
@@ -25,6 +25,9 @@ from h3runtime.settings import Settings
 
 PATIENCE = 60.0
 SMALL = {"prompt": "x", "width": 64, "height": 64, "frames": 5, "steps": 2}
+HELD = {**SMALL, "prompt": "x hold"}
+"""Computes until it is told to stop."""
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True)
@@ -90,8 +93,7 @@ def running(
     thread.start()
     try:
         service.start()
-        while not server.started:
-            time.sleep(0.005)
+        until(lambda: server.started)
         url = f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
         with httpx2.Client(base_url=url, timeout=PATIENCE) as client:
             found = Running(service, client, url)
@@ -103,6 +105,15 @@ def running(
         server.should_exit = True
         service.close()
         thread.join()
+
+
+def until(look: Callable[[], Found]) -> Found:
+    """What `look` finds, as soon as it finds something."""
+    end = time.monotonic() + PATIENCE
+    while not (found := look()):
+        assert time.monotonic() < end, "nothing came of it"
+        time.sleep(0.005)
+    return found
 
 
 def picture(width: int, height: int, kind: str = "PNG", mode: str = "RGB", **options: Any) -> bytes:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.api.server import SMALL, Running, picture, running
+from tests.api.server import PATIENCE, SMALL, Running, picture, running, until
 
 JSON = {"Content-Type": "application/json"}
 
@@ -134,7 +134,7 @@ def test_the_request_part_has_the_limit_of_json(tight: Running) -> None:
 
 def test_a_body_announced_too_large_is_refused_before_it_comes(tight: Running) -> None:
     host, port = tight.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), 5) as client:
+    with socket.create_connection((host, int(port)), PATIENCE) as client:
         client.sendall(
             b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             b"Content-Length: 99999999\r\nExpect: 100-continue\r\n\r\n"
@@ -159,16 +159,11 @@ def test_two_bad_requests_at_once_do_not_harm_a_good_one(server: Running) -> Non
 def test_a_client_that_leaves_during_an_upload_leaves_nothing(server: Running) -> None:
     """A33."""
     host, port = server.url.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port)), 5) as client:
+    with socket.create_connection((host, int(port)), PATIENCE) as client:
         client.sendall(
             b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
             b"Content-Length: 100000\r\n\r\n"
             b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n' + b"x" * 70_000
         )
     assert server.post(SMALL).json()["status"] == "succeeded"
-    until_gone = threading.Event()
-    for _ in range(200):
-        if not list(server.service.folders.tmp.iterdir()):
-            break
-        until_gone.wait(0.01)
-    assert list(server.service.folders.tmp.iterdir()) == []
+    until(lambda: not list(server.service.folders.tmp.iterdir()))

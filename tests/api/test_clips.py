@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import time
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
 from starlette.responses import FileResponse
 
-from tests.api.server import SMALL, Running, running
+from tests.api.server import HELD, SMALL, Running, running, until
 
 
 def test_several_clips_count_their_seeds_and_names(server: Running) -> None:
@@ -156,7 +156,7 @@ def test_a_clip_whose_name_another_has_taken_is_not_sent_for_it(server: Running)
 @pytest.mark.parametrize("prompt", ["fail_at=mux", "x"])
 def test_a_job_without_a_clip_has_no_content(server: Running, prompt: str) -> None:
     if prompt == "x":
-        first = server.submit(prompt="x step_seconds=0.05", steps=100)
+        first = server.submit(**HELD)
         job = server.submit()
         server.client.post(f"/jobs/{job}/cancel")
         server.client.delete(f"/jobs/{first}")
@@ -181,12 +181,14 @@ def test_a_clip_expires_and_its_row_follows(tmp_path: Path) -> None:
 
 
 def test_a_preview_is_there_while_a_job_computes(server: Running) -> None:
-    job = server.submit(prompt="x step_seconds=0.02", steps=100)
-    until = time.monotonic() + 10
-    while (answer := server.client.get(f"/jobs/{job}/preview")).status_code == 404:
-        assert answer.json()["code"] == "not_found"
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    job = server.submit(**HELD)
+
+    def look() -> httpx2.Response | None:
+        answer = server.client.get(f"/jobs/{job}/preview")
+        assert answer.status_code == 200 or answer.json()["code"] == "not_found"
+        return answer if answer.status_code == 200 else None
+
+    answer = until(look)
     assert (answer.status_code, answer.headers["content-type"]) == (200, "image/png")
     assert answer.content.startswith(b"\x89PNG") and answer.headers["cache-control"] == "no-store"
     assert server.client.head(f"/jobs/{job}/preview").content == b""

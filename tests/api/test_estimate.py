@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.api.server import SMALL, Running, picture, running
+from tests.api.server import HELD, SMALL, Running, picture, running
 
 FIELDS = """task width height frames seconds rows forwards predicted_seconds predicted_peak_bytes capacity_bytes memory
     disk queue admitted reason would_fit warnings"""
@@ -86,11 +86,10 @@ def test_a_taken_name_is_told(server: Running) -> None:
 
 
 def test_it_works_while_a_job_computes_and_tells_a_full_queue(tmp_path: Path) -> None:
-    slow = {**SMALL, "prompt": "x step_seconds=0.05", "steps": 100}
     with running(tmp_path, queue_limit=1) as server:
-        server.wait(server.submit(**slow), "running")
+        server.wait(server.submit(**HELD), "running")
         assert estimate(server, SMALL).json()["admitted"] is True
-        server.submit(**slow)
+        server.submit(**HELD)
         told = estimate(server, SMALL).json()
         assert (told["admitted"], told["reason"]["code"]) == (False, "queue_full")
         assert told["queue"]["waiting"] == 1

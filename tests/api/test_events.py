@@ -6,7 +6,6 @@ import asyncio
 import gc
 import json
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -17,9 +16,11 @@ import pytest
 from starlette.requests import ClientDisconnect
 
 from h3runtime.api.app import create_app
-from tests.api.server import SMALL, Running, running
+from tests.api.server import HELD, PATIENCE, SMALL, Running, running, until
 
 SLOW = {**SMALL, "prompt": "x step_seconds=0.02", "steps": 40}
+TELLING = {**SMALL, "prompt": "x step_seconds=0.02 hold"}
+"""Goes on telling its last step until it is told to stop."""
 
 
 def lines_of(answer: httpx2.Response) -> Iterator[dict[str, str]]:
@@ -95,16 +96,17 @@ def test_a_job_that_has_ended_tells_so_and_the_stream_ends(server: Running) -> N
 
 @pytest.mark.parametrize(("way", "status"), [("cancel", "cancelled"), ("delete", "")])
 def test_a_stream_ends_with_a_cancel_or_a_deletion(server: Running, way: str, status: str) -> None:
-    job = server.submit(**{**SLOW, "steps": 200})
+    job = server.submit(**HELD)
     told: list[dict[str, Any]] = []
     stream = threading.Thread(target=lambda: told.extend(events(server, job)))
     stream.start()
     server.wait(job, "running")
+    until(lambda: told)
     if way == "cancel":
         server.client.post(f"/jobs/{job}/cancel")
     else:
         assert server.client.delete(f"/jobs/{job}").status_code == 200
-    stream.join(10)
+    stream.join(PATIENCE)
     assert not stream.is_alive()
     states = [event["data"]["status"] for event in told if event["event"] == "state"]
     assert (states[-1] == status) if status else "succeeded" not in states
@@ -116,21 +118,17 @@ def test_streams_of_other_jobs_are_not_found(server: Running) -> None:
 
 
 def test_a_client_that_leaves_a_stream_leaves_nothing(server: Running) -> None:
-    job = server.submit(**{**SLOW, "steps": 200})
+    job = server.submit(**TELLING)
     for _ in range(5):
         with server.client.stream("GET", f"/jobs/{job}/events") as answer:
             next(lines_of(answer))
-    followers = server.service.table._events._rings
-    until = time.monotonic() + 10
-    while followers and time.monotonic() < until:
-        time.sleep(0.01)
-    assert not followers
+    until(lambda: not server.service.table._events._rings)
     server.client.delete(f"/jobs/{job}")
 
 
 def test_a_client_that_leaves_while_it_is_told_leaves_nothing(server: Running) -> None:
     """It reads nothing after the first event, when more are at hand, and goes. Nothing waits for a collection."""
-    job = server.submit(**{**SLOW, "steps": 200})
+    job = server.submit(**TELLING)
     server.wait(job, "running")
 
     async def leave() -> None:
@@ -155,8 +153,11 @@ def test_a_client_that_leaves_while_it_is_told_leaves_nothing(server: Running) -
             )
 
         # Before the loop ends, which would tidy up.
-        await asyncio.sleep(0.1)
-        left.extend(server.service.table._events._rings)
+        for _ in range(600):
+            left[:] = [each for each in server.service.table._events._rings if each == job]
+            if not left:
+                return
+            await asyncio.sleep(0.05)
 
     left: list[str] = []
     gc.disable()
@@ -170,7 +171,7 @@ def test_a_client_that_leaves_while_it_is_told_leaves_nothing(server: Running) -
 
 def test_a_drain_ends_streams_with_a_hint(tmp_path: Path) -> None:
     with running(tmp_path) as server:
-        job = server.submit(**{**SLOW, "steps": 200})
+        job = server.submit(**HELD)
         told: list[dict[str, str]] = []
 
         def follow() -> None:
@@ -180,14 +181,16 @@ def test_a_drain_ends_streams_with_a_hint(tmp_path: Path) -> None:
         stream = threading.Thread(target=follow)
         stream.start()
         server.wait(job, "running")
+        until(lambda: told)
         server.service.queue.close()
-        stream.join(10)
+        stream.join(PATIENCE)
         assert not stream.is_alive()
         assert int(told[-1]["retry"]) > 0
 
 
 def test_a_quiet_stream_shows_that_it_lives(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fastapi.routing._PING_INTERVAL", 0.05)
-    job = server.submit(prompt="x step_seconds=0.4", steps=2)
+    job = server.submit(**HELD)
     with server.client.stream("GET", f"/jobs/{job}/events") as answer:
         assert any(": ping" in line for line in answer.iter_lines())
+    server.client.delete(f"/jobs/{job}")

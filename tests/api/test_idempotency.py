@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from tests.api.server import SMALL, Running, picture, running
+from tests.api.server import HELD, PATIENCE, SMALL, Running, picture, running
 
 
 def send(server: Running, key: str, body: dict[str, Any] | bytes, prefer: str = "", **more: Any) -> httpx2.Response:
@@ -59,12 +59,13 @@ def test_uploads_are_part_of_the_request(server: Running) -> None:
     assert send(server, "uploads", json.loads(body)).json()["code"] == "idempotency_mismatch"
 
 
-def test_the_wait_of_a_replay_is_its_own(server: Running) -> None:
-    slow = {**SMALL, "prompt": "x step_seconds=0.02", "steps": 20}
+def test_the_wait_of_a_replay_is_its_own(server: Running, tmp_path: Path) -> None:
+    slow = {**SMALL, "prompt": f"x until={tmp_path / 'over'}"}
     first = send(server, "waits", slow, "respond-async")
     assert first.status_code == 202
     again = send(server, "waits", slow, "respond-async")
     assert (again.status_code, again.headers["idempotent-replay"]) == (202, "true")
+    (tmp_path / "over").touch()
     joined = send(server, "waits", slow)
     assert (joined.status_code, joined.json()["id"]) == (200, first.json()["id"])
 
@@ -74,7 +75,7 @@ def test_many_at_once_make_one_job(server: Running) -> None:
 
     def post() -> None:
         headers = {"Idempotency-Key": "race"}
-        found.append(httpx2.post(f"{server.url}/generate", json=SMALL, headers=headers, timeout=30))
+        found.append(httpx2.post(f"{server.url}/generate", json=SMALL, headers=headers, timeout=PATIENCE))
 
     threads = [threading.Thread(target=post) for _ in range(8)]
     for thread in threads:
@@ -98,7 +99,7 @@ def test_a_deleted_job_leaves_its_key_free(server: Running) -> None:
 
 
 def test_a_full_queue_still_answers_what_it_has_taken(tmp_path: Path) -> None:
-    slow = {**SMALL, "prompt": "x step_seconds=0.05", "steps": 100}
+    slow = HELD
     with running(tmp_path, queue_limit=1) as server:
         jobs = [send(server, str(number), slow, "respond-async").json()["id"] for number in range(2)]
         assert send(server, "new", slow, "respond-async").json()["code"] == "queue_full"

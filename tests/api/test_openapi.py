@@ -36,8 +36,8 @@ TYPES = {"string": str, "object": dict, "array": list, "integer": int, "number":
 
 
 @pytest.fixture(scope="module")
-def described(server: Running) -> dict[str, Any]:
-    return dict(server.client.get("/openapi.json").json())
+def described(lasting: Running) -> dict[str, Any]:
+    return dict(lasting.client.get("/openapi.json").json())
 
 
 def fits(value: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> bool:

@@ -8,18 +8,17 @@ from tests.api.server import SMALL, running
 from tests.api.test_events import events
 from tests.api.test_idempotency import send
 
-SLOW = {**SMALL, "prompt": "x step_seconds=0.02", "steps": 200}
-
 
 def test_jobs_keys_clips_and_events_outlive_the_process(tmp_path: Path) -> None:
     with running(tmp_path) as server:
         first = send(server, "lasting", {**SMALL, "n": 2}).json()
         clip = server.client.get(first["url"]).content
-        job = server.submit(**SLOW)
+        job = server.submit(prompt=f"x until={tmp_path / 'second-life'}", steps=20)
         waiting = server.submit(output="waited.mp4")
         server.wait(job, "running")
         last = next(int(event["id"]) for event in events(server, job) if int(event["id"]) > 5)
         server.service.supervisor.drain(0)
+    (tmp_path / "second-life").touch()
     with running(tmp_path) as server:
         assert server.job(first["id"]) == first
         assert server.client.get(first["url"]).content == clip

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -29,25 +29,22 @@ from h3runtime.settings import Settings
 from tests.api.inputs.test_fetching import CERTIFICATE, KEY
 from tests.api.raw import connect, rest_of
 from tests.api.served import children_of, served
-from tests.api.server import SMALL, running
+from tests.api.server import HELD, PATIENCE, SMALL, running, until
 
 
 def is_gone(pid: int) -> bool:
-    until = time.monotonic() + 10
-    while time.monotonic() < until:
-        try:
-            if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z":
-                return True
-        except FileNotFoundError:
-            return True
-        time.sleep(0.02)
-    return False
+    def state() -> str:
+        with suppress(FileNotFoundError, ProcessLookupError):
+            return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return "Z"
+
+    return bool(until(lambda: state() == "Z"))
 
 
 def test_sigterm_lets_the_running_job_finish_and_ends_with_0(tmp_path: Path) -> None:
     with served(tmp_path) as server:
         engine = server.engine_pid()
-        answers = server.in_background(prompt="x step_seconds=0.1", steps=15)
+        answer = server.in_background(prompt=f"x until={tmp_path / 'over'}")
         waiting = server.client.post("/generate", json=SMALL, headers={"Prefer": "respond-async"}).json()["id"]
         server.signal(signal.SIGTERM)
         server.wait_event("draining")
@@ -58,26 +55,28 @@ def test_sigterm_lets_the_running_job_finish_and_ends_with_0(tmp_path: Path) -> 
         assert (refused.status_code, refused.json()["code"]) == (503, "draining")
         kept = server.client.get(f"/jobs/{waiting}").json()
         assert (kept["status"], kept["error"]) == ("queued", None)
-        assert server.wait(20) == 0
-        assert [answer.json()["status"] for answer in answers] == ["succeeded"]
+        (tmp_path / "over").touch()
+        assert server.wait(PATIENCE) == 0
+        assert answer.result(PATIENCE).json()["status"] == "succeeded"
         assert is_gone(engine)
         assert server.err.read_text() == ""
     events = {line["event"] for line in server.log}
     assert {"listening", "generate_start", "generate_complete", "draining", "stopped"} <= events
     done = server.wait_event("generate_complete")
     assert {"job_id", "output", "seed", "attention", "linear", "width", "height", "frames", "timings"} <= done.keys()
-    assert "step_seconds" not in json.dumps(server.log)
+    assert "until=" not in json.dumps(server.log)
 
 
 def test_a_terminal_that_closes_lets_the_running_job_finish(tmp_path: Path) -> None:
     """SIGHUP, more than once: from the terminal, from the shell, and at the shell's end."""
     with served(tmp_path) as server:
-        answers = server.in_background(prompt="x step_seconds=0.05", steps=15)
+        answer = server.in_background(prompt=f"x until={tmp_path / 'over'}")
         server.signal(signal.SIGHUP)
         assert server.wait_event("draining")["signal"] == "SIGHUP"
         server.signal(signal.SIGHUP)
-        assert server.wait(20) == 0
-        assert [answer.json()["status"] for answer in answers] == ["succeeded"]
+        (tmp_path / "over").touch()
+        assert server.wait(PATIENCE) == 0
+        assert answer.result(PATIENCE).json()["status"] == "succeeded"
 
 
 def test_nohup_keeps_serving(tmp_path: Path) -> None:
@@ -93,10 +92,10 @@ def test_nohup_keeps_serving(tmp_path: Path) -> None:
 
 def test_sigterm_puts_a_job_that_takes_too_long_back_into_line(tmp_path: Path) -> None:
     with served(tmp_path, drain=0.2) as server:
-        answers = server.in_background(prompt="x step_seconds=0.1", steps=200)
+        answer = server.in_background(prompt="x hold")
         server.signal(signal.SIGTERM)
-        assert server.wait(10) == 0
-        assert (answers[0].status_code, answers[0].json()["status"]) == (202, "queued")
+        assert server.wait(PATIENCE) == 0
+        assert (answer.result(PATIENCE).status_code, answer.result().json()["status"]) == (202, "queued")
         assert list((tmp_path / "outputs").iterdir()) == []
         assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -104,10 +103,10 @@ def test_sigterm_puts_a_job_that_takes_too_long_back_into_line(tmp_path: Path) -
 def test_sigterm_kills_a_job_that_hears_nothing(tmp_path: Path) -> None:
     with served(tmp_path, drain=0.1) as server:
         engine = server.engine_pid()
-        answers = server.in_background(prompt="x hang_at=sampling")
+        answer = server.in_background(prompt="x hang_at=sampling")
         server.signal(signal.SIGTERM)
-        assert server.wait(15) == 0
-        assert (answers[0].status_code, answers[0].json()["status"]) == (202, "queued")
+        assert server.wait(PATIENCE) == 0
+        assert (answer.result(PATIENCE).status_code, answer.result().json()["status"]) == (202, "queued")
         assert is_gone(engine)
 
 
@@ -116,12 +115,11 @@ def test_sigterm_waits_for_no_client(tmp_path: Path) -> None:
     with served(tmp_path, drain=1.0, host="0.0.0.0") as server, ExitStack() as stack:
         assert server.wait_event("exposed")["message"] in server.client.get("/ready").json()["warnings"]
         url = str(server.client.base_url).rstrip("/")
-        running_job = {**SMALL, "prompt": "x step_seconds=0.2", "steps": 200}
-        job = server.client.post("/generate", json=running_job, headers={"Prefer": "respond-async"}).json()["id"]
+        job = server.client.post("/generate", json=HELD, headers={"Prefer": "respond-async"}).json()["id"]
         upload = b"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Type: multipart/form-data; boundary=b\r\n"
         part = b'--b\r\nContent-Disposition: form-data; name="a"; filename="a"\r\n\r\n' + b"x" * 70_000
         events = f"GET /jobs/{job}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode()
-        clients = [stack.enter_context(connect(url, 30)) for _ in range(5)]
+        clients = [stack.enter_context(connect(url)) for _ in range(5)]
         for client, data in zip(
             clients, [events, upload + b"Content-Length: 200000\r\n\r\n" + part, b"GET /li", b"", events], strict=True
         ):
@@ -132,8 +130,9 @@ def test_sigterm_waits_for_no_client(tmp_path: Path) -> None:
         server.signal(signal.SIGTERM)
         began = time.monotonic()
         assert b"retry: " in rest_of(clients[0])
-        assert server.wait(20) == 0
-        assert time.monotonic() - began < 1.0 + 10
+        assert server.wait(PATIENCE) == 0
+        # What an operator is promised, and a fifth of what the upload would be waited for.
+        assert time.monotonic() - began < 1.0 + 15
         assert server.err.read_text() == ""
     assert list((tmp_path / "tmp").iterdir()) == []
 
@@ -145,16 +144,14 @@ def test_a_second_signal_ends_everything_at_once(tmp_path: Path) -> None:
         server.client.post("/generate", json=job, headers={"Prefer": "respond-async"})
         server.wait_event("generate_start")
         # What an encoder is to the engine.
-        until = time.monotonic() + 10
-        while not (below := children_of(engine)):
-            assert time.monotonic() < until
-            time.sleep(0.01)
+        below = until(lambda: children_of(engine))
         server.signal(signal.SIGINT)
         server.wait_event("draining")
         began = time.monotonic()
         server.signal(signal.SIGTERM)
-        assert server.wait(5) == 128 + signal.SIGTERM
-        assert time.monotonic() - began < 2
+        assert server.wait(PATIENCE) == 128 + signal.SIGTERM
+        # Its drain would have taken 20 s.
+        assert time.monotonic() - began < 10
         assert is_gone(engine) and all(is_gone(child) for child in below)
 
 
@@ -185,7 +182,7 @@ def test_it_speaks_tls_asks_for_keys_and_logs_prompts_if_told_to(tmp_path: Path)
         server.client.base_url = f"https://localhost:{port}"
         # Somebody who speaks plain HTTP, and somebody who says nothing.
         for data in (b"GET /live HTTP/1.1\r\nHost: x\r\n\r\n", b""):
-            with socket.create_connection(("127.0.0.1", port), 5) as client:
+            with socket.create_connection(("127.0.0.1", port), PATIENCE) as client:
                 client.sendall(data)
         assert server.client.get("/jobs").status_code == 401
         assert server.client.get("/jobs", headers={"Authorization": "Bearer wrong-secret-key"}).status_code == 401
@@ -193,7 +190,7 @@ def test_it_speaks_tls_asks_for_keys_and_logs_prompts_if_told_to(tmp_path: Path)
         job = server.client.post("/generate", json={**SMALL, "prompt": "a purple walrus"})
         assert job.json()["status"] == "succeeded"
         server.signal(signal.SIGTERM)
-        assert server.wait(15) == 0
+        assert server.wait(PATIENCE) == 0
     assert "secret-key" not in json.dumps(server.log)
     told = [line for line in server.log if "purple walrus" in json.dumps(line)]
     assert told and all(line["level"] == "debug" for line in told)
@@ -214,8 +211,9 @@ def test_a_drain_that_hangs_ends_in_time_all_the_same(tmp_path: Path) -> None:
         engine = server.engine_pid()
         server.signal(signal.SIGTERM)
         began = time.monotonic()
-        assert server.wait(10) == 0
-        assert time.monotonic() - began < 3
+        assert server.wait(PATIENCE) == 0
+        # Its drain would have hung for a minute.
+        assert time.monotonic() - began < 20
         assert is_gone(engine)
     server.wait_event("ended_late")
 
@@ -232,7 +230,7 @@ def test_a_stop_before_anything_is_there_ends_well(tmp_path: Path, number: signa
     )
     begins = "import signal, sys\nfrom h3runtime.__main__ import main\n"
     code = f"{begins}{drops}\n{stops}\nsys.meta_path.insert(0, Stop())\n{runs}"
-    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60, check=False)
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=120, check=False)
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
     assert not (tmp_path / "lock").exists()
 
@@ -271,15 +269,15 @@ def test_a_request_whose_media_are_still_judged_is_refused_by_a_drain(
 
     def judge_long(*_: Any) -> None:
         begun.set()
-        end.wait(10)
+        end.wait(PATIENCE)
 
     monkeypatch.setattr(Admission, "admit", judge_long)
     with running(tmp_path) as server, ThreadPoolExecutor(1) as clients:
         answer = clients.submit(server.client.post, "/generate", json={"prompt": "x"})
-        assert begun.wait(10)
+        assert begun.wait(PATIENCE)
         server.service.queue.close()
         try:
-            assert (answer.result(5).status_code, answer.result().json()["code"]) == (503, "draining")
+            assert (answer.result(PATIENCE / 2).status_code, answer.result().json()["code"]) == (503, "draining")
         finally:
             end.set()
 
@@ -288,7 +286,7 @@ def test_a_thread_that_judges_does_not_hold_up_the_end() -> None:
     program = """
 import threading, time
 from h3runtime.api.serve import _abandon_threads
-threading.Thread(target=time.sleep, args=(60,)).start()
+threading.Thread(target=time.sleep, args=(600,)).start()
 print("stopped")
 _abandon_threads()
 """

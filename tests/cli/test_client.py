@@ -6,7 +6,6 @@ import json
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +17,7 @@ import structlog
 from h3runtime.__main__ import main
 from h3runtime.cli import jobs as jobs_command
 from h3runtime.client import Client
-from tests.api.server import Running, picture, running
+from tests.api.server import PATIENCE, Running, picture, running, until
 
 KEY = "a-key"
 FLAGS = ("--width", "64", "--height", "64", "--frames", "5", "--steps", "2")
@@ -84,9 +83,10 @@ def submitted(command: Command, *flags: str, prompt: str = "x") -> str:
 
 
 def test_submit_answers_at_once(command: Command, client: Client) -> None:
-    found = command("submit", "--prompt", "step_seconds=0.1", *FLAGS)
+    found = command("submit", "--prompt", "hold", *FLAGS)
     assert found.code == 0 and found.err == "" and found.only["status"] in ("queued", "running")
     assert client.job(found.only["id"]).facts["width"] == 64
+    command("cancel", found.only["id"])
 
 
 def test_files_of_this_machine_are_uploaded(command: Command, client: Client, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_watch_follows_and_fetches(command: Command, tmp_path: Path) -> None:
 
 
 def test_whoever_interrupts_a_watch_is_told_that_the_job_goes_on(command: Command, client: Client) -> None:
-    job_id = submitted(command, "--steps", "200", prompt="step_seconds=0.05")
+    job_id = submitted(command, prompt="hold")
     watch = Client.watch
 
     def interrupted(*given: Any, **named: Any) -> Iterator[Any]:
@@ -186,7 +186,7 @@ def test_whoever_interrupts_a_watch_is_told_that_the_job_goes_on(command: Comman
 
 
 def test_cancel_goes_on_past_unknown_jobs(command: Command, client: Client) -> None:
-    running_id = submitted(command, "--steps", "200", prompt="step_seconds=0.05")
+    running_id = submitted(command, prompt="hold")
     waiting = submitted(command)
     found = command("cancel", waiting, "nobody", running_id)
     assert found.code == 1 and [line["id"] for line in found.lines] == [waiting, running_id]
@@ -222,15 +222,16 @@ def test_a_watch_outlives_a_restart_of_the_server(tmp_path: Path) -> None:
     with running(tmp_path / "data") as first:
         port = int(first.url.rpartition(":")[2])
         client = Client(first.url)
-        request = {"prompt": "step_seconds=0.02", "width": 64, "height": 64, "frames": 5, "steps": 60}
+        request = {"prompt": f"until={tmp_path / 'second'}", "width": 64, "height": 64, "frames": 5, "steps": 2}
         job = client.submit(request)
         watching = threading.Thread(target=lambda: seen.extend(_states(client, job.id)))
         watching.start()
         first.wait(job.id, "running")
-        time.sleep(0.1)
+        until(lambda: seen)
+    (tmp_path / "second").touch()
     with running(tmp_path / "data", port=port) as second:
         second.wait(job.id)
-        watching.join(30)
+        watching.join(PATIENCE)
     assert not watching.is_alive() and seen[-1] == "succeeded"
 
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
+from typing import Any
 
 from h3runtime.errors import CheckpointChanged
 from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.jobs.engine_state import EngineStatus
-from tests.api.server import PATIENCE, SMALL, running
+from tests.api.server import SMALL, running, until
 from tests.jobs.test_supervisor import bench
 
 FACTORY = "tests.jobs.changing_engine:create"
@@ -18,10 +18,11 @@ def test_jobs_of_the_old_weights_fail_and_new_ones_are_made(tmp_path: Path) -> N
     file = tmp_path / "checkpoint"
     file.write_text("a:1")
     with bench(tmp_path / "data", (file,), factory=FACTORY) as found:
-        first = found.add("x step_seconds=0.3 die_at=video_decode")
+        first = found.add(f"x until={tmp_path / 'changed'} die_at=video_decode")
         waiting = [found.add("x") for _ in range(2)]
         found.until(lambda: found.table.get(first).status, lambda status: status == "running")
         file.write_text("b:2")
+        (tmp_path / "changed").touch()
         assert found.ended(first).error.code == "engine_dead"
         for job_id in waiting:
             job = found.ended(job_id)
@@ -45,12 +46,14 @@ def test_the_same_weights_after_a_restart_leave_jobs_in_line(tmp_path: Path) -> 
 
 def test_jobs_from_before_the_first_load_take_what_it_brings(tmp_path: Path) -> None:
     file = tmp_path / "checkpoint"
-    file.write_text("a:1")
-    with bench(tmp_path / "data", (file, 0.3), factory=FACTORY) as found:
-        early = [found.add("die_at=sampling step_seconds=0.2"), found.add("x")]
+    with bench(tmp_path / "data", (file,), factory=FACTORY) as found:
+        early = [found.add(f"until={tmp_path / 'changed'} die_at=video_decode"), found.add("x")]
         assert [found.table.get(job_id).checkpoint for job_id in early] == [None, None]
+        (tmp_path / "new").write_text("a:1")
+        (tmp_path / "new").rename(file)
         found.status(EngineStatus.READY)
         file.write_text("b:2")
+        (tmp_path / "changed").touch()
         assert found.ended(early[0]).error.code == "engine_dead"
         assert found.ended(early[1]).error.code == "checkpoint_changed"
 
@@ -62,13 +65,15 @@ def test_ready_warns_and_the_answer_keeps_what_a_job_was_admitted_under(tmp_path
         assert server.client.get("/ready").json()["warnings"] == []
         old = server.client.post("/generate", json=SMALL).json()
         assert old["checkpoint"] == "a:1"
-        dying = server.submit(prompt="die_at=mux")
+        # What is loaded stays loaded until the engine dies.
         file.write_text("b:2")
-        server.wait(dying)
-        until = time.monotonic() + PATIENCE
-        while not (state := server.client.get("/ready").json())["warnings"] or state["status"] != "ready":
-            assert time.monotonic() < until, state
-            time.sleep(0.01)
+        server.wait(server.submit(prompt="die_at=mux"))
+
+        def warned() -> dict[str, Any] | None:
+            state = server.client.get("/ready").json()
+            return state if state["warnings"] and state["status"] == "ready" else None
+
+        state = until(warned)
         assert state["checkpoint"] == "b:2"
         assert "it was a:1, it is b:2" in state["warnings"][0]
         assert server.client.post("/generate", json=SMALL).json()["checkpoint"] == "b:2"

@@ -17,7 +17,7 @@ from h3runtime.settings import Settings
 from tests.api.served import served
 from tests.e2e.commands import run
 
-PATIENCE = 30
+PATIENCE = 60
 
 
 def second_server(folder: Path, port: int) -> subprocess.CompletedProcess[str]:
@@ -70,7 +70,7 @@ def test_a_file_that_was_left_is_no_obstacle(tmp_path: Path, left: str) -> None:
 
 def test_a_child_does_not_keep_the_lock(tmp_path: Path) -> None:
     lock = DataLock(tmp_path)
-    with subprocess.Popen(["sleep", "30"], close_fds=False) as child:
+    with subprocess.Popen(["sleep", "600"], close_fds=False) as child:
         lock.close()
         try:
             DataLock(tmp_path).close()
