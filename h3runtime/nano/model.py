@@ -52,7 +52,7 @@ AUDIO_VAE: Final = layouts.AudioVaeSizes(
     block_kernels=(7,),
     dilations=1,
 )
-UPSCALER: Final = layouts.UpscalerSizes(channels=32, blocks=(1, 2))
+UPSCALER: Final = layouts.UpscalerSizes(channels=32, blocks=(1, 1))
 
 
 def transformer(dtype: torch.dtype = torch.float32) -> Dit:

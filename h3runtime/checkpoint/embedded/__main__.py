@@ -1,7 +1,8 @@
-"""`python -m h3runtime.checkpoint.embedded [FOLDER]`: list the masters and all that is derived from them.
+"""`python -m h3runtime.checkpoint.embedded [FOLDER] [--from RUN]`: list the masters and all that is derived from them.
 
-Run after the masters were trained anew, or after the code that decides a derived file's bytes was changed. Every format
-is derived and opened once, so that `derived.json` is only ever written for masters that give files which can be read.
+Run after the masters were trained anew, with the folder that the training left, or after the code that decides a
+derived file's bytes was changed. Every format is derived and opened once, so that `derived.json` is only ever written
+for masters that give files which can be read.
 Prints each file with its SHA-256 and bytes.
 """
 
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from h3runtime.checkpoint.embedded.adopting import adopt
 from h3runtime.checkpoint.embedded.formats import FORMATS, SetFormat, derived_files
 from h3runtime.checkpoint.embedded.listing import Listing, write_listing
 from h3runtime.checkpoint.embedded.masters import COMPONENTS, digests, read_weights
@@ -33,8 +35,14 @@ LARGEST = 20_000_000
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m h3runtime.checkpoint.embedded", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER, help="The masters. Default: the package's own.")
-    folder = parser.parse_args(arguments).folder
+    parser.add_argument(
+        "--from", dest="run", type=Path, metavar="RUN", help="Take them from a training's folder first."
+    )
+    given = parser.parse_args(arguments)
+    folder = given.folder
     try:
+        if given.run is not None:
+            adopt(given.run, folder)
         print(list_derived(folder))
     except CheckpointError as error:
         print(error, file=sys.stderr)

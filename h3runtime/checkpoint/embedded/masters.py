@@ -1,12 +1,13 @@
 """The masters: four small safetensors files and a tokenizer in the package, read whole and known by their SHA-256.
 
-    transformer     BF16; F32 patch projections, heads, `rope.inv_freq`, `adaln_t_table`: the pruned form
+    transformer     BF16, pruned; patch projections, heads F16 or F32; `rope.inv_freq`, `adaln_t_table` F32
     text_encoder    BF16; `model.embed_tokens.weight` [rows, hidden] has the rows of a small vocabulary alone, and the
                     integers `token_ids` [rows] say which rows of the published table [151936, hidden] they are
     video_vae       F16; statistics F16 or F32          audio_vae    F16 or F32
+    upscaler        F16, if one was trained: a latent upscaler, kept beside the rest, of which no set is made
 
 Names are ComfyUI's (checkpoint-formats §2.3, §5). What leaves here are the published files' own tensors: the table is
-full, zeros where no token is. Written by the training; read by `deriving`. They are data of the package, found by path.
+full, zeros where no token is. Written by `adopting`; read by `deriving`. They are data of the package, found by path.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from h3runtime.checkpoint.tensor_file import checkpoint_error, reason
 from h3runtime.errors import Offence
 
 COMPONENTS: tuple[Component, ...] = ("transformer", "text_encoder", "video_vae", "audio_vae")
+UPSCALER = "upscaler.safetensors"
 TOKENIZER = "tokenizer"
 TOKENIZER_FILES = ("merges.txt", "tokenizer_config.json", "vocab.json")
 TABLE, TOKEN_IDS = "model.embed_tokens.weight", "token_ids"
@@ -36,14 +38,21 @@ def file_name(component: Component) -> str:
     return f"{component}.safetensors"
 
 
-def paths() -> tuple[str, ...]:
-    """Of everything in the folder, relative to it."""
-    return (*(file_name(component) for component in COMPONENTS), *(f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES))
+def paths(folder: Path) -> tuple[str, ...]:
+    """Of everything that belongs into `folder`, relative to it; of the upscaler only if it is there."""
+    upscaler = [UPSCALER] if (folder / UPSCALER).is_file() else []
+    tokenizer = (f"{TOKENIZER}/{name}" for name in TOKENIZER_FILES)
+    return (*(file_name(component) for component in COMPONENTS), *upscaler, *tokenizer)
 
 
 def digests(folder: Path) -> dict[str, str]:
     """SHA-256 by path of what is in `folder` now. CheckpointError if some of it isn't there."""
-    return {name: hashlib.sha256(_content(folder / name)).hexdigest() for name in paths()}
+    return {name: hashlib.sha256(_content(folder / name)).hexdigest() for name in paths(folder)}
+
+
+def parsed(path: Path) -> Weights:
+    """All tensors of a file, whichever it is. CheckpointError if it isn't there or can't be understood."""
+    return _parsed(path, _content(path))
 
 
 def read_weights(component: Component, listing: Listing) -> Weights:
