@@ -87,9 +87,9 @@ class Engines:
     def make(self, way: Way, schedule: Schedule, spec: GenerateSpec, given: Conditioned) -> Made:
         engine = self.engine(way)
         asked = replace(spec, attention=way.attention, sampling=_sampling(spec, schedule))
-        attention = attention_of(asked, engine.attention, engine.device)
+        attention = attention_of(asked, engine.attention, engine.attentions)
         network, run, began = engine.models.transformer_of(spec.task), _idle(), time.monotonic()
-        sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None)
+        sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None, engine.attentions.tally)
         latents = sampler.sample(asked, given, run, Diagnosis(asked))
         return replace(self._decoded(latents, spec, run), seconds=time.monotonic() - began)
 

@@ -474,13 +474,19 @@ class Estimate:
 
 @dataclass(frozen=True, slots=True)
 class BackendChoice:
-    """A family of interchangeable backends as `/ready` shows it."""
+    """A family of interchangeable backends as `/ready` shows it.
+
+    exact: of the available ones, best first, those that `quality: exact` takes beside the ones of grade `reference`.
+    notes: what else is to be known of one, such as the backend that it hands calls to.
+    """
 
     default: str
     why: str
     available: tuple[str, ...]
     grades: Mapping[str, str]
     unavailable: Mapping[str, str]
+    exact: tuple[str, ...] = ()
+    notes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

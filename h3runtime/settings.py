@@ -154,6 +154,22 @@ SERVICE_ONLY = frozenset(
     }
 )
 """Fields that only the service reads: a command that makes one clip has no queue, socket, warm-up or deadline."""
+ATTENTION_ONLY = frozenset(
+    {
+        "attention",
+        "head_slice_backend",
+        "head_slice_size",
+        "sol_tau",
+        "sol_min_tokens",
+        "sol_thresh_type",
+        "sol_int8_qk",
+        "sol_int8_pv",
+        "sol_fallback",
+        "sol_strict",
+        "sage_qkv_layout",
+    }
+)
+"""Fields that only the transformer's attention reads."""
 
 
 class Settings(BaseSettings):
@@ -272,6 +288,49 @@ class Settings(BaseSettings):
     )
     device: Annotated[str, AfterValidator(_device)] = Field("auto", description="auto, cpu, cuda or cuda:N.")
     attention: str = Field("auto", min_length=1, description="Attention backend; auto chooses one and says why.")
+    head_slice_backend: str = Field(
+        "sage2", min_length=1, description="Attention backend that kj_head_sliced gives some heads at a time to."
+    )
+    head_slice_size: int = Field(8, ge=1, le=1024, description="Heads that kj_head_sliced gives away at a time.")
+    sol_tau: float = Field(
+        1.3,
+        ge=-100,
+        le=100,
+        allow_inf_nan=False,
+        description="How far above the mean, in standard deviations, a block of keys must score for sol_attn to read "
+        "all of it; less reads more.",
+    )
+    sol_min_tokens: int = Field(
+        4096, ge=0, le=10**9, description="Packed rows below which a call is none for sol_attn."
+    )
+    sol_thresh_type: Literal["diag", "exact"] = Field(
+        "diag",
+        description=(
+            "How sol_attn estimates the spread of the scores: diag, by each channel alone, is all that comfy-kitchen's "
+            "kernel does; exact makes sol_attn unavailable."
+        ),
+    )
+    sol_int8_qk: bool = Field(
+        True,
+        description="Multiply q and k in INT8 in sol_attn. comfy-kitchen's kernel always does: off makes it "
+        "unavailable.",
+    )
+    sol_int8_pv: bool = Field(
+        True,
+        description="Multiply the weights and v in INT8 in sol_attn. comfy-kitchen's kernel always does: off makes it "
+        "unavailable.",
+    )
+    sol_fallback: str = Field(
+        "sage2", min_length=1, description="Attention backend of the calls that sol_attn isn't made for."
+    )
+    sol_strict: bool = Field(False, description="Fail a job with such a call instead.")
+    sage_qkv_layout: Literal["strided_nhd", "contiguous_nhd", "contiguous_hnd"] = Field(
+        "strided_nhd",
+        description=(
+            "How q, k and v go into SageAttention: strided_nhd, the projection's own views without a copy; copies of "
+            "rows by heads (contiguous_nhd) or of heads by rows (contiguous_hnd)."
+        ),
+    )
     mlp_chunks: int = Field(
         1, ge=1, le=4096, description="Chunks of rows that a block's MLP is computed in; 1 is all rows at once."
     )

@@ -25,9 +25,7 @@ PROMPT_CACHE_BYTES
 """
 """The list of service-contract "Settings"."""
 LATER = """
-LORA_DIR UPSCALER_PATH HEAD_SLICE_BACKEND HEAD_SLICE_SIZE SOL_TAU SOL_MIN_TOKENS SOL_THRESH_TYPE SOL_INT8_QK
-SOL_INT8_PV SOL_FALLBACK SOL_STRICT SAGE_QKV_LAYOUT NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION
-NVFP4_FC2_LT_SPLITK1 RESIDENCY
+LORA_DIR UPSCALER_PATH NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION NVFP4_FC2_LT_SPLITK1 RESIDENCY
 """
 """Of these, what nothing consumes yet; a knob that does nothing is refused as unknown."""
 OURS = "RESTARTS RESTART_WINDOW QKV_ORDER READ_SECONDS TLS_CERT TLS_KEY OTLP_ENDPOINT"
@@ -65,6 +63,9 @@ def test_fields_flags_and_help_are_the_contracts_list() -> None:
         "--config",
         "--no-log-prompts",
         "--no-vae-tile-force",
+        "--no-sol-int8-qk",
+        "--no-sol-int8-pv",
+        "--no-sol-strict",
     }
 
 
@@ -112,7 +113,10 @@ def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.disk_floor_bytes, settings.max_area, settings.max_frames) == (2 * 2**30, 1032192, 362)
     assert (settings.vae_dtype, settings.vae_tile_size, settings.vae_blend) == ("float16", 256, "blended")
     assert (settings.device, settings.attention, settings.linear) == ("auto", "auto", "auto")
-    assert settings.mlp_chunks == 1
+    assert (settings.head_slice_backend, settings.head_slice_size, settings.mlp_chunks) == ("sage2", 8, 1)
+    assert (settings.sol_tau, settings.sol_min_tokens, settings.sol_thresh_type) == (1.3, 4096, "diag")
+    assert settings.sol_int8_qk and settings.sol_int8_pv and not settings.sol_strict
+    assert (settings.sol_fallback, settings.sage_qkv_layout) == ("sage2", "strided_nhd")
     assert (settings.data_dir, settings.output_root) == (tmp_path / "h3runtime", tmp_path / "h3runtime" / "outputs")
     assert (settings.retention_seconds, settings.log_prompts) == (604_800, False)
     assert settings.media_root is settings.api_key is settings.api_keys_file is None
@@ -172,6 +176,12 @@ def test_everything_wrong_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         ("vae_tile_size", "512"),
         ("vae_tile_force", "maybe"),
         ("mlp_chunks", "0"),
+        ("head_slice_size", "0"),
+        ("sol_tau", "nan"),
+        ("sol_min_tokens", "-1"),
+        ("sol_thresh_type", "full"),
+        ("sol_strict", "perhaps"),
+        ("sage_qkv_layout", "strided"),
         ("url_allow", "https://example.com"),
         ("url_allow", "example.com/path"),
         ("url_allow", "ex*mple.com"),

@@ -38,13 +38,19 @@ class LiveAnswer(BaseModel):
 
 
 class BackendAnswer(BaseModel):
-    """Interchangeable backends: which one is used unless a request says otherwise, and why the others can't be."""
+    """Interchangeable backends: which one is used unless a request says otherwise, and why the others can't be.
+
+    exact: those that `quality: exact` takes beside the ones of grade `reference`, best first. notes: what else is to be
+    known of one, such as the backend that it hands calls to.
+    """
 
     default: str
     why: str
     available: list[str]
     grades: dict[str, str]
     unavailable: dict[str, str]
+    exact: list[str]
+    notes: dict[str, str]
 
 
 class LinearAnswer(BackendAnswer):
@@ -188,6 +194,8 @@ def _backend(choice: BackendChoice) -> dict[str, Any]:
         "available": list(choice.available),
         "grades": dict(choice.grades),
         "unavailable": dict(choice.unavailable),
+        "exact": list(choice.exact),
+        "notes": dict(choice.notes),
     }
 
 

@@ -13,16 +13,16 @@ from h3runtime.cli.stopping import Stopping
 from h3runtime.errors import Offence, invalid
 from h3runtime.media.formats import container_of, suffix_of
 from h3runtime.observe.cores import engine_threads
-from h3runtime.settings import SERVICE_ONLY, add_flags, resolve
+from h3runtime.settings import ATTENTION_ONLY, SERVICE_ONLY, add_flags, resolve
 
-SAMPLING_ONLY = frozenset(
+SAMPLING_ONLY = ATTENTION_ONLY | frozenset(
     {
         "model_path",
         "ref2va_model_path",
         "text_encoder_path",
         "tokenizer_path",
         "qkv_order",
-        "attention",
+        "mlp_chunks",
         "prompt_cache_bytes",
         "max_area",
         "max_frames",

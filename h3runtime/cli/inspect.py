@@ -12,12 +12,12 @@ from h3runtime.cli.report_files import require_free, write_report
 from h3runtime.cli.stopping import Stopping
 from h3runtime.core import Progress
 from h3runtime.errors import Offence, invalid
-from h3runtime.settings import Settings, add_flags, resolve
+from h3runtime.settings import ATTENTION_ONLY, Settings, add_flags, resolve
 
 if TYPE_CHECKING:
     from h3runtime.engine.inspection import Inspection
 
-READ = frozenset({"qkv_order", "verify", "device", "attention", "linear", "vae_dtype"})
+READ = frozenset({"qkv_order", "verify", "device", "linear", "vae_dtype"}) | ATTENTION_ONLY
 """Settings that decide how a checkpoint would be loaded."""
 DESCRIPTION = """\
 Look at a checkpoint as strictly as loading it would, without loading it: its family and component, layout, format of

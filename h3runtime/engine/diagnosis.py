@@ -9,6 +9,8 @@
     conditioning       {media,text}_seconds, and how often the cache of either had an answer: _cache_hits, _cache_misses
     inputs             each medium, {field, kind, saw, got}: what its file holds, and what of it went into the model
                        (`conditions.told_inputs`)
+    attention          {dispatches, fallbacks}: calls by the backend that ran them, and calls that one gave to another,
+                       with the reason (`counting.Tally.since`); of the blocks alone
     memory             peak bytes by stage, as far as they were measured
     memory_estimate    bytes that closed formulas give for this run (`memory_estimate`)
     step_latents       with `{"latents": true}`: the file beside the clip that holds step{i}.x and step{i}.denoised
@@ -26,6 +28,7 @@ from typing import Any, Protocol
 
 import torch
 
+from h3runtime.backends.attention.counting import Tally
 from h3runtime.core import GenerateSpec, Latents, PackedLayout
 from h3runtime.denoiser.sampler import Step
 from h3runtime.engine.demand import rows_by_kind, rows_of
@@ -50,6 +53,7 @@ class Diagnosis:
         self._spec = spec
         self._times: list[float] = []
         self._conditioning: dict[str, float] = {}
+        self._attention: dict[str, Any] = {}
         self.latents: dict[str, torch.Tensor] = {}
         self._last = 0.0
 
@@ -66,6 +70,16 @@ class Diagnosis:
             f"{part}_cache_hits": cache.hits - hits,
             f"{part}_cache_misses": cache.misses - misses,
         }
+
+    @contextmanager
+    def attending(self, tally: Tally) -> Iterator[None]:
+        """Around the steps: which attention backend ran how many calls."""
+        if not self._spec.diagnostics:
+            yield
+            return
+        before = tally.look()
+        yield
+        self._attention = tally.since(before)
 
     def begin(self) -> None:
         """Sampling starts now."""
@@ -100,6 +114,7 @@ class Diagnosis:
                 {"kind": s.kind.value, "source": s.source, "start": s.start, "stop": s.stop} for s in layout.segments
             ],
             "conditioning": self._conditioning,
+            "attention": self._attention,
             "inputs": list(inputs),
             "memory": dict(memory),
             "memory_estimate": estimated().told(),

@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from h3runtime.backends.attention.select import choose_attention
+from h3runtime.backends.attention.options import AttentionOptions
+from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.linear.select import choose_linear
 from h3runtime.checkpoint.families import Component, component_of
 from h3runtime.checkpoint.file import CheckpointFile, common_prefix
@@ -156,7 +157,10 @@ def _machine(module: nn.Module, file: CheckpointFile, part: Part, settings: Sett
     kinds = dict.fromkeys([*(layer.kind for layer in file.layers.values()), "plain"])
     attention = None
     if part.component == "transformer":
-        chosen, reason = choose_attention(settings.attention, place.device)
+        attentions = Attentions(place.device, AttentionOptions.of(settings))
+        config: Any = module.config
+        attentions.fit({config.head_dim})
+        chosen, reason = attentions.resolve(settings.attention)
         attention = Backend(None, chosen.name, chosen.grade, reason)
     return Machine(
         device=str(place.device),

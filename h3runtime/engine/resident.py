@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 
-from h3runtime.backends.attention.select import attention_choice, choose_attention
+from h3runtime.backends.attention.options import AttentionOptions
+from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.linear.select import choose_linear, linear_choice
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.prompt_cache import PromptCache
@@ -94,7 +95,8 @@ class ResidentEngine:
         self.device = self.place.device
         if self.device.type == "cpu":
             map_large_blocks()
-        self.attention, self.attention_why = choose_attention(settings.attention, self.device)
+        self.attentions = Attentions(self.device, AttentionOptions.of(settings))
+        self.attention, self.attention_why = self.attentions.resolve(settings.attention)
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
@@ -105,7 +107,7 @@ class ResidentEngine:
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
-        self._encoder_fault = ""
+        self._warm_up_fault = ""
         self._warmed: list[Work] = []
 
     def load(self, on_progress: OnProgress) -> None:
@@ -128,6 +130,8 @@ class ResidentEngine:
         tokenizer = PromptTokenizer.from_folder(self.paths.tokenizer)
         loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component)
         self.models: Models = loader.models(COMPUTE_DTYPE)
+        self.attentions.fit({network.config.head_dim for network in self.models.transformers.values()})
+        self.attention, self.attention_why = self.attentions.choose(self.settings.attention)
         encoder_hash = self.models.facts_of("text_encoder").sha256
         cache = PromptCache(self.settings.prompt_cache_bytes)
         self.conditioner = Conditioner(tokenizer, self.models.text_encoder, encoder_hash, cache)
@@ -174,9 +178,9 @@ class ResidentEngine:
             self.estimator.begin()
 
     def _generate(self, spec: GenerateSpec, run: Run) -> Clip:
-        attention = attention_of(spec, self.attention, self.device)
+        attention = attention_of(spec, self.attention, self.attentions)
         network = self.models.transformer_of(spec.task)
-        sampler = Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours)
+        sampler = Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours, self.attentions.tally)
         with variants_of(spec) as variants, polled(layers_of(self.models, spec.task), run.check_stop):
             diagnoses = [Diagnosis(variant) for variant in variants.each]
             given = self._condition(spec, run, diagnoses[0])
@@ -213,11 +217,11 @@ class ResidentEngine:
             device=self.place.name,
             checkpoint=checkpoint_name(self.models.facts),
             components=self.models.facts,
-            attention=attention_choice(self.attention, self.attention_why, self.device),
+            attention=self.attentions.listing(self.attention.name, self.attention_why),
             linear=linear_choice(self.linear, self.linear_why, self.device),
             startup=dict(self._startup),
             memory=memory_facts(self.device),
-            warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._encoder_fault])),
+            warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._warm_up_fault])),
             # The first clip of a process pays for what the others find done, as the first job of a server does.
             warm_up=tuple(self._warmed[1:] or self._warmed),
         )
@@ -306,7 +310,7 @@ class ResidentEngine:
         """Run the listed shapes once on each transformer, so that the first request meets no lazy initialisation.
 
         An encoder that fails is told and no more: it is a program of its own, started anew for every clip, and can be
-        put right without loading the weights again.
+        put right without loading the weights again. So is a shape that H3_SOL_STRICT refuses to fall back for.
         """
         began = time.monotonic()
         with warm_up_specs(self._warm_up_shapes, self.models.transformers, self.settings.data_dir) as specs:
@@ -318,10 +322,12 @@ class ResidentEngine:
                 except (NumericalError, DegenerateOutput):
                     loader.require_finite(COMPUTE_DTYPE)
                     raise
+                except BackendUnavailable as error:
+                    self._warm_up_fault = f"a clip of the warm-up could not be made: {error.message}"
                 except JobError as error:
                     if error.stage != "mux":
                         raise
-                    self._encoder_fault = f"the clip of the warm-up could not be written: {error.message}"
+                    self._warm_up_fault = f"the clip of the warm-up could not be written: {error.message}"
         self.conditioner.cache.clear()
         self._shares = FIRST_GUESS
         self._startup["warmup_seconds"] = time.monotonic() - began

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from h3runtime.backends.attention.base import AttentionBackend
-from h3runtime.backends.attention.select import choose_attention
+from h3runtime.backends.attention.counting import Tally
+from h3runtime.backends.attention.select import Attentions
 from h3runtime.core import GenerateSpec, Latents, PackedLayout, TextFeatures
 from h3runtime.denoiser.denoise import denoise
 from h3runtime.denoiser.dit import Dit
@@ -44,13 +45,15 @@ class Conditioned:
 
 @dataclass(frozen=True, slots=True)
 class Sampler:
-    """attention: of this request. dtype: what the network computes in. colours: of previews; None makes none."""
+    """attention: of this request. dtype: what the network computes in. colours: of previews; None makes none. tally:
+    where the attention backends count their calls."""
 
     network: Dit
     attention: AttentionBackend
     device: torch.device
     dtype: torch.dtype
     colours: ColourMap | None
+    tally: Tally
 
     def sample(self, spec: GenerateSpec, given: Conditioned, run: Run, diagnosis: Diagnosis) -> Latents:
         """Final latents, fp32 on the device; errors as of `denoise`."""
@@ -63,7 +66,7 @@ class Sampler:
             is_last = step.index + 1 == count
             run.step(step.index + 1, count, previews.look(step.denoised, is_last=is_last))
 
-        with run.stage("sampling", count):
+        with run.stage("sampling", count), diagnosis.attending(self.tally):
             latents = denoise(
                 self.network,
                 given.layout,
@@ -83,11 +86,11 @@ class Sampler:
         return latents
 
 
-def attention_of(spec: GenerateSpec, default: AttentionBackend, device: torch.device) -> AttentionBackend:
+def attention_of(spec: GenerateSpec, default: AttentionBackend, attentions: Attentions) -> AttentionBackend:
     """What the request names, by step if it has a plan, else the default. BackendUnavailable, InvalidRequest."""
     plan = spec.attention_plan
     if len(set(plan)) < 2:
         name = plan[0] if plan else spec.attention
-        return default if name is None else choose_attention(name, device)[0]
-    found = {name: choose_attention(name, device)[0] for name in dict.fromkeys(plan)}
+        return default if name is None else attentions.choose(name)[0]
+    found = {name: attentions.choose(name)[0] for name in dict.fromkeys(plan)}
     return SteppedAttention(told_plan(plan), [found[plan[number]] for number in step_numbers(spec.sampling)])

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import pytest
 import torch
 
-from h3runtime.backends.attention.select import attention_choice, choose_attention
 from h3runtime.backends.linear.select import choose_linear, linear_choice
 from h3runtime.backends.select import choose, listing
 from h3runtime.errors import BackendUnavailable, InvalidRequest
@@ -67,6 +66,3 @@ def test_the_listing_is_what_ready_shows() -> None:
 def test_the_real_families_resolve() -> None:
     linear, why = choose_linear("auto", CPU)
     assert linear.name == "dequant" and linear_choice(linear, why, CPU).available == ("dequant",)
-    attention, why = choose_attention("auto", CPU)
-    assert attention.name == "sdpa" and attention_choice(attention, why, CPU).grades == {"sdpa": "reference"}
-    assert choose_attention("sdpa", CPU)[1] == "asked for by name"

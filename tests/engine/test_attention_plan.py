@@ -8,11 +8,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from h3runtime.backends.attention import select
+from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.sdpa import SdpaAttention
+from h3runtime.backends.attention.select import Attentions
 from h3runtime.denoiser.schedule import forwards, step_numbers
 from h3runtime.denoiser.stepped import told_plan
-from h3runtime.errors import InvalidRequest
+from h3runtime.errors import BackendUnavailable, InvalidRequest
 from tests.engine.conditioned import generate
 
 OTHER = "twice"
@@ -32,7 +33,7 @@ class Counted(SdpaAttention):
 @pytest.fixture
 def backends(engine, monkeypatch) -> dict[str, Counted]:
     found = {name: Counted(name) for name in ("sdpa", OTHER)}
-    monkeypatch.setattr(select, "attention_backends", lambda: tuple(found.values()))
+    monkeypatch.setattr(engine, "attentions", Attentions(engine.device, backends=tuple(found.values())))
     monkeypatch.setattr(engine, "attention", found["sdpa"])
     return found
 
@@ -62,6 +63,39 @@ def test_an_unknown_name_is_refused_before_any_work(engine, make_spec) -> None:
     with pytest.raises(InvalidRequest, match="attention"):
         engine.generate(make_spec(steps=2, attention_plan=("sdpa", "none")), seen.append, lambda: False)
     assert [p.stage for p in seen] == []
+
+
+def test_a_plan_over_slices_of_heads_is_the_plain_run(engine, make_spec, monkeypatch) -> None:
+    options = AttentionOptions(slice_backend="sdpa", slice_size=2)
+    monkeypatch.setattr(engine, "attentions", Attentions(engine.device, options))
+    monkeypatch.setattr(engine, "attention", engine.attentions.choose("sdpa")[0])
+    plan = ("kj_head_sliced", "sdpa", "kj_head_sliced")
+    spec = replace(make_spec(width=64, height=64, frames=5, steps=3), diagnostics=True)
+    plain, clip = generate(engine, spec), generate(engine, replace(spec, attention_plan=plan))
+    assert clip.sha256 == plain.sha256 and clip.attention == "kj_head_sliced 0, sdpa 1, kj_head_sliced 2"
+    network = engine.models.transformer_of(spec.task)
+    blocks, slices = len(network.blocks), -(-network.config.heads // 2)
+    assert clip.diagnostics["attention"] == {
+        "dispatches": {"kj_head_sliced": 2 * blocks, "sdpa": blocks * (1 + 2 * slices)},
+        "fallbacks": [],
+    }
+    assert plain.diagnostics["attention"] == {"dispatches": {"sdpa": 3 * blocks}, "fallbacks": []}
+
+
+def test_what_can_t_run_is_refused_before_any_work(engine, make_spec) -> None:
+    """With the settings as they come, slices go through sage2, which this machine hasn't."""
+    seen = []
+    for fields in ({"attention": "kj_head_sliced"}, {"attention_plan": ("sdpa", "kj_head_sliced")}):
+        with pytest.raises(BackendUnavailable, match="H3_HEAD_SLICE_BACKEND=sage2"):
+            engine.generate(make_spec(steps=2, **fields), seen.append, lambda: False)
+    assert [p.stage for p in seen] == []
+
+
+def test_ready_has_all_of_them_with_reasons(engine) -> None:
+    choice = engine.facts().attention
+    assert (choice.default, choice.available, choice.exact) == ("sdpa", ("sdpa",), ("sdpa",))
+    assert set(choice.grades) == {"sdpa", *choice.unavailable} and len(choice.grades) == 15
+    assert "sage2" in choice.notes["kj_head_sliced"] and "sage2" in choice.notes["sol_attn"]
 
 
 @pytest.mark.parametrize(

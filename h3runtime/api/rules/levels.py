@@ -40,7 +40,8 @@ def exact_backend(named: Sequence[tuple[str, str]], choice: BackendChoice, verdi
 
     named: fields and the backends they name beside it, which must be as exact.
     """
-    exact = [name for name in choice.available if choice.grades.get(name) == EXACT_GRADE]
+    plain = (name for name in choice.available if choice.grades.get(name) == EXACT_GRADE)
+    exact = list(dict.fromkeys([*choice.exact, *plain]))
     for field, name in named:
         if name in choice.available and name not in exact:
             legal = ", ".join(exact) or "leave it out"

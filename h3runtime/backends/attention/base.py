@@ -1,15 +1,18 @@
 """What an attention backend is. The reference is `sdpa`; every other one is compared with it.
 
-Model code calls `attend` and knows nothing of devices or kernels. The text encoder and the VAEs never use this choice.
+Model code calls `attend` and knows nothing of devices or kernels; what chooses among backends (`select`) also asks a
+candidate why it can't run, from facts alone, and calls its kernel once before it is used (`probe`). The text encoder
+and the VAEs never use this choice.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import torch
 
-from h3runtime.core import PackedLayout
+from h3runtime.backends.attention.facts import DeviceFacts
+from h3runtime.core import PackedLayout, SegmentKind
 
 
 class AttentionBackend(Protocol):
@@ -18,16 +21,74 @@ class AttentionBackend(Protocol):
     name: str
     grade: str
 
-    def why_unavailable(self, device: torch.device) -> str | None:
-        """Why this backend can't run on `device`, or None if it can."""
-        ...
-
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:
-        """q, k, v [B, S, H, D] (strided views welcome) -> [B, S, H, D], same dtype.
+        """q, k, v [B, S, H, D] (strided views welcome, never written to) -> [B, S, H, D], same dtype.
 
-        `layout` names the rows that an approximation must keep exact (None: all of one kind, as in the token refiner);
-        `step` counts sampler steps from 0.
+        `layout` names the rows that an approximation must keep exact (None: all of one kind, as in the token refiner;
+        see `exact_rows`); `step` counts sampler steps from 0.
         """
         ...
+
+
+class Candidate(AttentionBackend, Protocol):
+    """A backend that can be chosen by name.
+
+    exact: only the order of additions and where BF16 rounds may differ from the reference, so that `quality: exact`
+    takes it. tolerance: relative L2 error against fp32 within which its probe has to lie.
+    """
+
+    exact: bool
+    tolerance: float
+
+    def why_unavailable(self, device: DeviceFacts) -> str | None:
+        """Why it can't run there, or None if it should."""
+        ...
+
+    def why_unfit(self, head_dim: int) -> str | None:
+        """Why it can't run a model with heads of this size, or None if it can."""
+        ...
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        """Its kernel itself on [B, S, H, D], whatever `attend` would do with so small a call."""
+        ...
+
+
+class Kernel:
+    """What most candidates share: one call for every layout and step, any head size that is a multiple of 8."""
+
+    name: str
+    grade: str = "validated"
+    exact: bool = False
+    tolerance: float = 0.1
+    head_dims: ClassVar[tuple[int, ...]] = ()
+    """Sizes that it takes; () for multiples of 8 up to 128."""
+
+    def why_unfit(self, head_dim: int) -> str | None:
+        if head_dim in self.head_dims or (not self.head_dims and head_dim % 8 == 0 and 0 < head_dim <= 128):
+            return None
+        legal = ", ".join(map(str, self.head_dims)) or "a multiple of 8 up to 128"
+        return f"takes heads of {legal}, and this model's have {head_dim}"
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        raise NotImplementedError
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,  # noqa: ARG002  # part of the interface
+        step: int,  # noqa: ARG002
+    ) -> torch.Tensor:
+        return self.call(q, k, v)
+
+
+def exact_rows(layout: PackedLayout) -> int:
+    """Rows [0, n) whose keys every query reads and whose queries read every key, whatever is approximated: text,
+    guides, references and the target's sound, which all come before the target's pictures (dit-contract §2.1)."""
+    last = layout.segments[-1]
+    assert last.kind is SegmentKind.VIDEO
+    return last.start

@@ -5,24 +5,24 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
-from h3runtime.core import PackedLayout
+from h3runtime.backends.attention.base import Kernel
+from h3runtime.backends.attention.facts import DeviceFacts
 
 
-class SdpaAttention:
+class SdpaAttention(Kernel):
+    """PyTorch chooses among its own kernels: flash on a GPU with BF16 (114 ms at S = 37,810 on one H200)."""
+
     name = "sdpa"
     grade = "reference"
+    exact = True
+    tolerance = 0.02
 
-    def why_unavailable(self, device: torch.device) -> str | None:  # noqa: ARG002  # part of the interface
+    def why_unavailable(self, device: DeviceFacts) -> str | None:  # noqa: ARG002  # part of the interface
         return None
 
-    def attend(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        layout: PackedLayout | None,  # noqa: ARG002
-        step: int,  # noqa: ARG002
-    ) -> torch.Tensor:
+    def why_unfit(self, head_dim: int) -> str | None:  # noqa: ARG002
+        return None
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return out.transpose(1, 2)

@@ -1,25 +1,130 @@
-"""The DiT's attention backends and the choice among them. Read by `engine`; the encoder and the VAEs never ask."""
+"""The choice among the DiT's attention backends, once for a server and once more for a request that names one.
+
+`Attentions` knows why each backend can't run here: by facts of the device and its libraries, by the head size of what
+is loaded, and by a first call that failed. Held by `engine`, which shows it in `/ready`; the encoder and the VAEs never
+ask.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
+
 import torch
 
-from h3runtime.backends.attention.base import AttentionBackend
-from h3runtime.backends.attention.sdpa import SdpaAttention
-from h3runtime.backends.select import choose, listing
+from h3runtime.backends.attention.base import AttentionBackend, Candidate
+from h3runtime.backends.attention.counting import Counted, Tally
+from h3runtime.backends.attention.facts import DeviceFacts, device_facts
+from h3runtime.backends.attention.options import AttentionOptions
+from h3runtime.backends.attention.policy import preference
+from h3runtime.backends.attention.probe import why_its_call_fails
+from h3runtime.backends.attention.registry import attention_backends
+from h3runtime.backends.attention.sol_attn import SolAttention
+from h3runtime.backends.select import AUTO
 from h3runtime.core import BackendChoice
+from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
+
+FAMILY = "attention"
+REFERENCE = "reference"
+PROBED_HEAD_DIM = 128
+"""Of a probe before a model is there: the real one's."""
+Probe = Callable[[Candidate, torch.device, int], str | None]
 
 
-def attention_backends() -> tuple[AttentionBackend, ...]:
-    """All there are, the one that `auto` prefers first."""
-    return (SdpaAttention(),)
+class Attentions:
+    """Backends of one device. facts: of it, taken now if not given. backends: all but for tests. probe: the first call
+    of a backend that is chosen. SettingsError for options that name no backend."""
+
+    def __init__(
+        self,
+        device: torch.device,
+        options: AttentionOptions | None = None,
+        *,
+        facts: DeviceFacts | None = None,
+        backends: Sequence[Candidate] | None = None,
+        probe: Probe = why_its_call_fails,
+    ) -> None:
+        self.tally = Tally()
+        self.device, self.facts = device, facts or device_facts(device)
+        self.backends = tuple(backends) if backends is not None else self._all(options)
+        self._probe = probe
+        self._probed: dict[str, str | None] = {}
+        self._head_dims: tuple[int, ...] = ()
+
+    def _all(self, options: AttentionOptions | None) -> tuple[Candidate, ...]:
+        return attention_backends(options or AttentionOptions(), self.tally)
+
+    def fit(self, head_dims: Collection[int]) -> None:
+        """From now on, backends must take heads of these sizes too."""
+        self._head_dims = tuple(head_dims)
+
+    def why_unavailable(self, backend: Candidate) -> str | None:
+        """By all that is known, without calling it."""
+        unfit = (backend.why_unfit(size) for size in self._head_dims)
+        return backend.why_unavailable(self.facts) or next(filter(None, unfit), None) or self._probed.get(backend.name)
+
+    def resolve(self, name: str) -> tuple[AttentionBackend, str]:
+        """The backend called `name`, or what `auto` takes, and why; by what is known, without calling it.
+
+        InvalidRequest lists the legal names if there is none such; BackendUnavailable tells why it can't run.
+        """
+        return self._found(name, self.why_unavailable)
+
+    def choose(self, name: str) -> tuple[AttentionBackend, str]:
+        """As `resolve`, and called once: a backend whose first call fails is unavailable from then on."""
+        return self._found(name, lambda backend: self.why_unavailable(backend) or self._first_call(backend))
+
+    def listing(self, chosen: str, why: str) -> BackendChoice:
+        """What `/ready` shows once `chosen` is the server's default."""
+        reasons = {backend.name: self.why_unavailable(backend) for backend in self.backends}
+        row = preference(self.facts).backends
+        exact = sorted((b for b in self.backends if b.exact), key=lambda b: _place(row, b.name))
+        return BackendChoice(
+            default=chosen,
+            why=why,
+            available=tuple(name for name, reason in reasons.items() if reason is None),
+            grades={backend.name: backend.grade for backend in self.backends},
+            unavailable={name: reason for name, reason in reasons.items() if reason is not None},
+            exact=tuple(backend.name for backend in exact if reasons[backend.name] is None),
+            notes={b.name: note for b in self.backends if (note := getattr(b, "note", ""))},
+        )
+
+    def _found(self, name: str, why_not: Callable[[Candidate], str | None]) -> tuple[AttentionBackend, str]:
+        if name == AUTO:
+            return self._best(why_not)
+        by_name = {backend.name: backend for backend in self.backends}
+        legal = ", ".join([AUTO, *by_name])
+        if name not in by_name:
+            raise InvalidRequest(
+                f"{FAMILY}: there is no backend {name!r}", [Offence(FAMILY, f"no backend {name!r}", legal)]
+            )
+        if (reason := why_not(by_name[name])) is not None:
+            raise BackendUnavailable(f"{FAMILY}: {name} can't run here: {reason}", [Offence(FAMILY, reason, legal)])
+        return self._counted(by_name[name]), "asked for by name"
+
+    def _best(self, why_not: Callable[[Candidate], str | None]) -> tuple[AttentionBackend, str]:
+        row, passed = preference(self.facts), list[str]()
+        by_name = {backend.name: backend for backend in self.backends}
+        for backend in (by_name[name] for name in row.backends if name in by_name):
+            reason = "experimental" if backend.grade == "experimental" else why_not(backend)
+            if reason is None:
+                told = f"auto: the first of {', '.join(row.backends)} on {self.facts.told_capability} ({row.source})"
+                return self._counted(backend), "; ".join([told, *passed])
+            passed.append(f"{backend.name}: {reason}")
+        raise BackendUnavailable(f"{FAMILY}: no backend can run on {self.facts.kind}: {'; '.join(passed)}")
+
+    def _first_call(self, backend: Candidate) -> str | None:
+        """None for the reference: what is compared with it needs no other proof."""
+        if backend.grade == REFERENCE:
+            return None
+        if backend.name not in self._probed:
+            sizes = self._head_dims or (PROBED_HEAD_DIM,)
+            reasons = (self._probe(backend, self.device, size) for size in sizes)
+            self._probed[backend.name] = next(filter(None, reasons), None)
+        return self._probed[backend.name]
+
+    def _counted(self, backend: Candidate) -> AttentionBackend:
+        return Counted(backend, self.tally, itself_counts=isinstance(backend, SolAttention))
 
 
-def choose_attention(name: str, device: torch.device) -> tuple[AttentionBackend, str]:
-    """The backend called `name` (or `auto`) and why; InvalidRequest or BackendUnavailable, see `backends.select`."""
-    return choose("attention", attention_backends(), name, device)
-
-
-def attention_choice(chosen: AttentionBackend, why: str, device: torch.device) -> BackendChoice:
-    """What `/ready` shows once `chosen` is the server's default."""
-    return listing(attention_backends(), chosen.name, why, device)
+def _place(row: tuple[str, ...], name: str) -> int:
+    return row.index(name) if name in row else len(row)

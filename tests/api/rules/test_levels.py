@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -93,6 +94,18 @@ def test_exact_takes_an_exact_backend_where_the_default_is_none() -> None:
     assert (chosen.attention, chosen.linear) == ("sdpa", None)
     read = read_body({"prompt": "x"})
     assert judge_backends(read.body, FACTS, Verdict(read)).attention is None
+
+
+def test_exact_takes_what_a_family_says_is_exact_best_first() -> None:
+    fast = replace(FAST, available=("sage", "fa4", "sdpa"), exact=("fa4", "sdpa"))
+    facts = replace(FACTS, attention=fast)
+    read = read_body({"prompt": "x", "quality": "exact"})
+    assert judge_backends(read.body, facts, Verdict(read)).attention == "fa4"
+    settled = replace(facts, attention=replace(fast, default="sdpa"))
+    assert judge_backends(read.body, settled, Verdict(read)).attention is None
+    read = read_body({"prompt": "x", "quality": "exact", "attention": "fa4"})
+    verdict = Verdict(read)
+    assert judge_backends(read.body, facts, verdict).attention == "fa4" and verdict.offences == []
 
 
 def test_a_drawn_seed_leaves_room_for_all_clips(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,31 @@
+"""Our own 8-bit attention for Hopper: `h3_kernels.attention8`, INT8 q and k with scales per block, an 8-bit P V.
+
+`attention8(q, k, v)` on [B, S, H, 128] strided views of BF16 gives BF16 [B, S, H, 128]; its arithmetic and its figures
+are in the kernel's own docstring. Experimental until it was run and has a quality table.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import torch
+
+from h3runtime.backends.attention.base import Kernel
+from h3runtime.backends.attention.facts import DeviceFacts
+
+
+class H3Attn8Attention(Kernel):
+    name = "h3_attn8"
+    grade = "experimental"
+    head_dims = (128,)
+
+    def why_unavailable(self, device: DeviceFacts) -> str | None:
+        return (
+            device.why_not_on(((9, 0),))
+            or device.why_without("h3_kernels", "attention8")
+            or device.why_without("triton")
+        )
+
+    def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        out: torch.Tensor = import_module("h3_kernels.attention8").attention8(q, k, v)
+        return out
