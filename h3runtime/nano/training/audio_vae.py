@@ -33,6 +33,7 @@ from h3runtime.nano.training.audio_losses import AudioLosses, audio_loss, snr
 from h3runtime.nano.training.audio_start import Beginning, initialise, linear_code
 from h3runtime.nano.training.masters import AUDIO_VAE, filled
 from h3runtime.nano.training.pieces import load_pieces, save_pieces
+from h3runtime.nano.training.recording import Recordings
 from h3runtime.nano.world import PITCHES as WORLD_PITCHES
 from h3runtime.nano.world import draw_scene
 from h3runtime.vae.audio_vae import AudioVae
@@ -44,8 +45,6 @@ SEARCHED: Final = 3
 """Kernels tried for each convolution. With ten, cuDNN's default, the first step took most of half a minute."""
 AVERAGED: Final = 0.01
 """Share of one batch in the running variances of the channels."""
-SETTLING: Final = 3
-"""Steps on the stream that will record one (as PyTorch's notes on CUDA graphs advise)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class AudioTraining:
     rate rises over `warm` steps and falls as a cosine over the time to `last` of it. noise: the most of it on
     latents, in their standard deviations. size: weight of mean z^2. tail: of the square of what goes beyond `reach`
     deviations, since the DiT has to learn onsets too. average: decay of the running mean of the weights.
-    graph: record a step on a GPU, after `eager_steps`. wait_steps: after so many the host waits for the device, so as
+    graph: record a step on a GPU. wait_steps: after so many the host waits for the device, so as
     not to run seconds ahead of it. measured: scenes in the last line.
     """
 
@@ -74,7 +73,6 @@ class AudioTraining:
     average: float = 0.995
     graph: bool = False
     wait_steps: int = 25
-    eager_steps: int = 12
     report_seconds: float = 5.0
     save_seconds: float = 60.0
     measured: int = 48
@@ -157,7 +155,7 @@ class _Run:
     ) -> None:
         self.recipe, self.device, self.say = recipe, device, say
         self.bank: Bank = make_bank(recipe.sounds, seed, device)
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.recordings = Recordings.on(device, seed, say, recipe.graph)
         self.vae = _begin(self.bank, recipe, resume, seed).to(device)
         self.parameters: list[torch.Tensor] = [
             p for name, p in self.vae.named_parameters() if not name.startswith("logs_proj")
@@ -180,17 +178,13 @@ class _Run:
     def train(self, ends: float, out: Path) -> None:
         """Steps until `time.monotonic()` is `ends`; at least one."""
         begun = told = saved = time.monotonic()
-        step = self.step
         self.save(out)
         while self.steps == 0 or time.monotonic() < ends:
             self._set_rate((time.monotonic() - begun) / max(ends - begun, 1e-3))
-            step()
-            self.steps += 1
+            self.steps += self.recordings.run("audio VAE", self.step)
             if self.steps % self.recipe.wait_steps == 0:
                 self.loss.item()
             now = time.monotonic()
-            if self.steps == self.recipe.eager_steps and self.recipe.graph and self.device.type == "cuda":
-                step = self._recorded()
             if now - told > self.recipe.report_seconds:
                 told = now
                 self.say(f"audio vae: {now - begun:.0f} s, step {self.steps}, loss {float(self.loss):.4f}")
@@ -242,17 +236,10 @@ class _Run:
         noise = torch.randn(latents.shape, generator=self.generator, device=self.device)
         return self.recipe.noise * lot * floored(self.spread) * noise
 
-    def _recorded(self) -> Callable[[], None]:
-        """A replay of one step, or the step itself where recording fails; a failure is said, never fatal."""
-        try:
-            replay = record(self.step, self.generator)
-        except (RuntimeError, AttributeError, TypeError) as error:
-            self.say(f"audio vae: no CUDA graph, steps stay eager ({error})")
-            self.optimiser.zero_grad(set_to_none=True)
-            return self.step
-        self.steps += SETTLING
-        self.say("audio vae: step recorded as a CUDA graph")
-        return replay
+    @property
+    def generator(self) -> torch.Generator:
+        """What a step draws from."""
+        return self.recordings.generator
 
     def save(self, out: Path) -> None:
         """The running mean as master (F16, with statistics) and as pieces; the weights in training stay.
@@ -275,26 +262,6 @@ class _Run:
 def floored(spread: torch.Tensor) -> torch.Tensor:
     """Deviations of the channels, none less than `FLOOR` of their median."""
     return torch.maximum(spread, FLOOR * spread.median())
-
-
-def record(step: Callable[[], None], generator: torch.Generator) -> Callable[[], None]:
-    """`step` as a CUDA graph. It has run eagerly before, draws from `generator`, and reads only tensors that stay.
-
-    It runs `SETTLING` times more on the stream that records it, since what it caches is kept per stream.
-    """
-    with torch.cuda.device(generator.device):
-        torch.cuda.synchronize()
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        with torch.cuda.stream(stream):
-            for _ in range(SETTLING):
-                step()
-        torch.cuda.synchronize()
-        graph = torch.cuda.CUDAGraph()
-        graph.register_generator_state(generator)
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
-            step()
-        torch.cuda.synchronize()
-    return graph.replay
 
 
 @torch.no_grad()

@@ -6,8 +6,9 @@
     4  masters, a sheet of samples, the latent upscaler
 
 Each stage takes the seconds it is given and leaves pieces of at most 15 MB in OUT; `--resume` goes on from such a
-folder, and a stage of 0 seconds takes what is there. With several GPUs every process encodes clips of its own and
-gradients are averaged.
+folder, and a stage of 0 seconds takes what is there. `--within` bounds all of it: the joint training gets what the
+others leave. `--span` says which part of a longer training this run is. An interrupt ends the joint training early, its
+pieces and masters written. With several GPUs every process encodes clips of its own and gradients are averaged.
 """
 
 from __future__ import annotations
@@ -24,8 +25,10 @@ import torch
 import torch.distributed as dist
 
 from h3runtime.nano import model
-from h3runtime.nano.training import clips, joint, samples, tasks
+from h3runtime.nano.training import clips, curriculum, joint, samples, tasks
 from h3runtime.nano.training.audio_vae import decode_sounds, train_audio_vae
+from h3runtime.nano.training.choosing import choose
+from h3runtime.nano.training.lectern import Lectern
 from h3runtime.nano.training.masters import (
     AUDIO_VAE,
     TEXT_ENCODER,
@@ -36,6 +39,7 @@ from h3runtime.nano.training.masters import (
     write_transformer,
 )
 from h3runtime.nano.training.profiling import profile_joint
+from h3runtime.nano.training.pupil import Pupil
 from h3runtime.nano.training.text_master import fill_unseen, write_text_master
 from h3runtime.nano.training.upscaler import train_upscaler
 from h3runtime.nano.training.video_profile import profile_video_vae
@@ -44,13 +48,20 @@ from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
 
-PROFILE_SECONDS = 60.0
+PROFILE_SECONDS = 45.0
+"""Of each of the two profiles."""
 SHEET_ROWS = 12
 """Clips on the sheet."""
+STARTING = 8.0
+"""Seconds that pass before this module's first line, and after its last."""
+SAMPLING = 15.0
+"""Seconds that masters and samples take, at most."""
 
 
 def main(given: list[str] | None = None) -> int:
+    begun = time.monotonic() - STARTING
     arguments = _parser().parse_args(given)
+    arguments.ends = begun + arguments.within if arguments.within else None
     arguments.out.mkdir(parents=True, exist_ok=True)
     world = max(1, torch.cuda.device_count()) if arguments.devices is None else arguments.devices
     if world == 1:
@@ -68,11 +79,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--video-seconds", type=float, default=300.0, help="Video VAE; 0 takes the earlier.")
     parser.add_argument("--audio-seconds", type=float, default=240.0, help="Audio VAE; 0 takes the earlier.")
     parser.add_argument("--joint-seconds", type=float, default=1500.0, help="DiT and text encoder.")
+    parser.add_argument("--within", type=float, help="Seconds for everything: joint training gets what is left.")
+    parser.add_argument("--span", type=float, nargs=2, default=[0.0, 1.0], help="Part of the whole joint training.")
     parser.add_argument("--upscaler-seconds", type=float, default=60.0, help="Latent upscaler; 0 leaves it out.")
     parser.add_argument("--rate", type=float, default=recipe.rate, help="Learning rate of the joint training.")
     parser.add_argument("--rows", type=int, default=recipe.rows, help="Packed rows of a joint batch.")
     parser.add_argument("--shrink", type=float, default=1.0, help="Share of the clips that are made, for a trial.")
-    parser.add_argument("--compiled", action="store_true", help="Compile the blocks of the joint training.")
+    parser.add_argument("--no-graph", action="store_true", help="Record no step of the joint training.")
+    parser.add_argument("--compiled", action="store_true", help="Try compiled blocks too: a minute of compiling.")
     parser.add_argument("--profile", action="store_true", help="Say where steps spend their time, and end.")
     parser.add_argument("--samples", type=int, default=24, help="Clips sampled at the end, for a look.")
     parser.add_argument("--seed", type=int, default=0, help="Of the scenes and of the first weights.")
@@ -114,27 +128,18 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
         shelves = clips.shelves(recipe.sizes.sizes, planner, video_vae, audio_vae, device, say)
     vocabulary = Vocabulary.load()
     pieces = arguments.resume if arguments.resume and list(arguments.resume.glob("joint-*")) else None
-    pupil = joint.Pupil.begin(vocabulary, device, arguments.seed, pieces)
-    if arguments.profile and rank == 0:
-        lectern = tasks.Lectern(shelves, recipe.sizes.weights, references, vocabulary, pupil.dit, recipe.rows, 0)
-        profile_joint(pupil, lectern, recipe, say)
-        profile_video_vae(device, PROFILE_SECONDS, say)
+    pupil = Pupil.begin(vocabulary, device, arguments.seed, pieces)
+    lectern = Lectern(shelves, references, vocabulary, pupil.dit)
+    if arguments.profile:
+        if rank == 0:
+            profile_joint(joint.Trainer(pupil, lectern, recipe, say), PROFILE_SECONDS)
+            profile_video_vae(device, PROFILE_SECONDS, say)
         return
-    if arguments.joint_seconds:
-        joint.train(
-            pupil,
-            shelves,
-            references,
-            vocabulary,
-            recipe,
-            seconds=arguments.joint_seconds,
-            out=arguments.out,
-            say=say,
-            rank=rank,
-            world=world,
-        )
+    trainer = joint.Trainer(pupil, lectern, recipe, say, world, rank)
+    seconds = _joint_seconds(arguments)
+    if seconds > 0:
+        joint.train(trainer, seconds=seconds, out=arguments.out, rank=rank, choose=choose)
     if rank == 0:
-        lectern = tasks.Lectern(shelves, [1.0] * len(shelves), references, vocabulary, pupil.dit, 1, 12345)
         fill_unseen(pupil.encoder, vocabulary, lectern.seen())
         write_transformer(pupil.dit, arguments.out / TRANSFORMER)
         write_text_master(pupil.encoder, arguments.out / TEXT_ENCODER, vocabulary)
@@ -144,19 +149,33 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
         dist.destroy_process_group()
 
 
+def _joint_seconds(arguments: argparse.Namespace) -> float:
+    """What is asked for, or what is left of the whole."""
+    if arguments.ends is None or not arguments.joint_seconds:
+        return float(arguments.joint_seconds)
+    left: float = arguments.ends - time.monotonic() - SAMPLING - arguments.upscaler_seconds
+    return max(left, 1.0)
+
+
 def _recipe(arguments: argparse.Namespace) -> joint.Recipe:
-    whole = _sizes(arguments.sizes) if arguments.sizes else joint.Sizes()
+    whole = _sizes(arguments.sizes) if arguments.sizes else curriculum.Sizes()
     sizes = tuple(replace(size, clips=max(2, round(size.clips * arguments.shrink))) for size in whole.sizes)
     shelves = replace(whole, sizes=sizes)
     return joint.Recipe(
-        rate=arguments.rate, rows=arguments.rows, seed=arguments.seed, compiled=arguments.compiled, sizes=shelves
+        rate=arguments.rate,
+        rows=arguments.rows,
+        seed=arguments.seed,
+        span=(arguments.span[0], arguments.span[1]),
+        graph=not arguments.no_graph,
+        compiled=arguments.compiled,
+        sizes=shelves,
     )
 
 
-def _sizes(given: str) -> joint.Sizes:
+def _sizes(given: str) -> curriculum.Sizes:
     """Shelves as named, each drawn from as often as any other."""
     sizes = tuple(clips.Size(*map(int, size.split("x"))) for size in given.split(","))
-    return joint.Sizes(sizes, (1.0,) * len(sizes))
+    return curriculum.Sizes(sizes, (1.0,) * len(sizes))
 
 
 def _train_vaes(rank: int, world: int, arguments: argparse.Namespace, device: torch.device) -> None:
@@ -226,15 +245,16 @@ def _join(rank: int, world: int, port: int, device: torch.device) -> None:
 
 
 def _show(
-    pupil: joint.Pupil,
-    lectern: tasks.Lectern,
+    pupil: Pupil,
+    lectern: Lectern,
     video_vae: VideoVae,
     audio_vae: AudioVae,
     arguments: argparse.Namespace,
     say: Callable[[str], None],
 ) -> None:
     """Sample a batch of the first shelf's texts: a sheet, the captions, and the clips for the judge."""
-    batch = lectern.draw(tasks.TASKS[0], 0, arguments.samples)
+    bucket = lectern.bucket(0, tasks.TASKS[0], count=arguments.samples)
+    batch = lectern.draw(bucket, torch.Generator(pupil.dit.device).manual_seed(12345))
     dtype = torch.bfloat16 if pupil.dit.device.type == "cuda" else torch.float32
     video, audio = samples.sample(pupil.dit, pupil.encoder, batch, 16, 0, dtype)
     frames, sounds = decode_clips(video_vae, video).cpu().numpy(), decode_sounds(audio_vae, audio).cpu().numpy()

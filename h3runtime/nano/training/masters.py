@@ -45,7 +45,7 @@ def filled(module: ModuleT, path: Path) -> ModuleT:
 def write_transformer(dit: Dit, path: Path) -> None:
     """The master of the DiT."""
     tensors = {
-        name: value.detach().cpu().to(torch.float32 if name.startswith(FULL_PRECISION) else torch.bfloat16).contiguous()
+        name: value.detach().cpu().to(torch.float32 if name.startswith(FULL_PRECISION) else torch.bfloat16).clone()
         for name, value in dit.state_dict().items()
     }
     path.parent.mkdir(parents=True, exist_ok=True)

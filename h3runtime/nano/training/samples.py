@@ -21,7 +21,7 @@ from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.core import SamplerSettings
 from h3runtime.denoiser.dit import Dit
 from h3runtime.denoiser.schedule import sigmas, unshift
-from h3runtime.nano.training.tasks import Batch
+from h3runtime.nano.training.lectern import Batch
 from h3runtime.nano.training.text import encode_batch
 from h3runtime.nano.training.transformer import SHIFT, audio_latent, predict, refine, sigmas_of, unpatchify
 from h3runtime.nano.world import Actor, Scene
@@ -38,14 +38,14 @@ def sample(
     video = torch.randn(batch.video.shape, generator=generator, device=device)
     visited = [unshift(float(s), SHIFT) for s in sigmas(SamplerSettings(steps, scheduler="beta"))]
     with torch.autocast(device.type, dtype, enabled=dtype is not torch.float32):
-        text = refine(dit, encode_batch(encoder, batch.text))
+        text = refine(dit, encode_batch(encoder, batch.text), batch.rows.text_mask)
         for now, after in pairwise(visited):
             base = torch.full((video.shape[0],), now, device=device)
             u_audio, u_video = predict(dit, batch.rows, text, batch.visual, batch.audible, audio, video, base)
             (v0, a0), (v1, a1) = sigmas_of(torch.tensor(now)), sigmas_of(torch.tensor(after))
             video = video + float(v0 - v1) * u_video
             audio = audio + float(a0 - a1) * u_audio
-    t, h, w = batch.shelf.video.shape[2:]
+    t, h, w = batch.bucket.shelf.video.shape[2:]
     return unpatchify(video, t, h, w), audio_latent(audio)
 
 
@@ -59,8 +59,7 @@ def sheet(clips: NDArray[np.uint8], path: Path, columns: int = 8) -> None:
 def keep(batch: Batch, frames: NDArray[np.uint8], sounds: NDArray[np.float32], folder: Path) -> None:
     """What the judge needs: the clips, and beside them what was asked, caption and scene of each."""
     np.savez_compressed(folder / "samples.npz", frames=frames, sounds=sounds.astype(np.float16))
-    scenes = [asdict(batch.shelf.scenes[i]) for i in batch.clips]
-    asked = [{"caption": words, "scene": scene} for words, scene in zip(batch.captions, scenes, strict=True)]
+    asked = [{"caption": words, "scene": asdict(scene)} for words, scene in batch.asked()]
     (folder / "samples.json").write_text(json.dumps(asked, indent=1))
 
 

@@ -1,7 +1,9 @@
 """The DiT for training: many sequences of one layout at once, differentiable, on the parameters of the runtime's `Dit`.
 
 The runtime's forward works in place on one sequence and makes its modulation ahead of the loop; this one does the same
-arithmetic out of place for a batch, and a test holds the two together. Computes in bf16 under autocast, or in fp32.
+arithmetic out of place for a batch, and a test holds the two together. Sequences whose texts differ in length are one
+batch too: text rows that one doesn't have are masked, and each has the angles of its own layout. Computes in bf16 under
+autocast, or in fp32.
 
     text hidden [B, L, text_dim]; visual conditions [B, n, 96], audio conditions [B, m, 32], in packed order;
     noisy target rows [B, 2A, 32] and [B, V, 96]; base b [B] -> what the network predicts, u = x0 - noise, of both
@@ -12,8 +14,8 @@ One base serves both streams: sigma_video = S_12(b), sigma_audio = S_3(b) (dit-c
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import torch
@@ -34,6 +36,8 @@ AUDIO_SHIFT: Final = 3.0
 RANK: Final = 8
 GRID: Final = 1025
 AUDIO_KINDS: Final = (SegmentKind.AUDIO, SegmentKind.COND_AUDIO, SegmentKind.REF_AUDIO)
+ALIGNED: Final = 8
+"""Rows and kinds come in multiples of it, so that bf16 products and masks lie on 16 bytes."""
 VISUAL_CONDITIONS: Final = (SegmentKind.COND, SegmentKind.REF_IMAGE)
 
 
@@ -53,28 +57,70 @@ def curve_table() -> torch.Tensor:
 class Rows:
     """A layout as the batch needs it, on the device.
 
-    kinds [K]: (which of the four timesteps, modality) of each modulation that occurs; select [S, K] one-hot: which of
-    them a packed row reads. cos, sin fp32 [S, 48]. order: the segments as (kind, start, stop).
+    clocks, modalities int64 [K]: which of the four timesteps and which modality each kind of rows has; K is a multiple
+    of `ALIGNED`. select [S, K] one-hot: which of them a packed row reads. cos, sin fp32 [S, 48], or [B, S, 48] where
+    sequences differ. order: the segments as (kind, start, stop). mask: fp32 [B, 1, 1, S], -inf for the rows that a
+    sequence doesn't have, or None where it has all.
     """
 
-    kinds: tuple[tuple[int, int], ...]
+    clocks: torch.Tensor
+    modalities: torch.Tensor
     select: torch.Tensor
     cos: torch.Tensor
     sin: torch.Tensor
     order: tuple[tuple[SegmentKind, int, int], ...]
+    mask: torch.Tensor | None = None
+
+    @property
+    def text_mask(self) -> torch.Tensor | None:
+        """[B, 1, 1, L]: the same of the text rows."""
+        return None if self.mask is None else self.mask[..., : self.order[0][2]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PaddedRows:
+    """Layouts that differ in the length of their text alone, as one with the longest: the rest of the text is masked.
+
+    cos, sin fp32 [N, S, 48] and mask fp32 [N, S] of each of the N layouts.
+    """
+
+    longest: Rows
+    cos: torch.Tensor
+    sin: torch.Tensor
+    mask: torch.Tensor
+
+    def at(self, which: torch.Tensor) -> Rows:
+        """Of a batch whose sequences have the layouts `which`, int64 [B]."""
+        mask = self.mask[which].unsqueeze(1).unsqueeze(1)
+        return replace(self.longest, cos=self.cos[which], sin=self.sin[which], mask=mask)
 
 
 def rows_of(layout: PackedLayout, dit: Dit) -> Rows:
     """What `predict` needs of a layout."""
     device = dit.device
     found = [(_clock_of(run.kind), run.modality, run.start, run.stop) for run in runs(layout)]
-    kinds = tuple(sorted({(clock, modality) for clock, modality, _, _ in found}))
+    kinds = sorted({(clock, modality) for clock, modality, _, _ in found})
+    kinds += [kinds[0]] * (-len(kinds) % ALIGNED)
     select = torch.zeros(layout.rows, len(kinds))
     for clock, modality, start, stop in found:
         select[start:stop, kinds.index((clock, modality))] = 1
     cos, sin = dit.rope(layout.position_ids, torch.float32)
     order = tuple((s.kind, s.start, s.stop) for s in layout.segments)
-    return Rows(kinds, select.to(device), cos, sin, order)
+    clocks, modalities = torch.tensor(kinds, device=device).unbind(1)
+    return Rows(clocks, modalities, select.to(device), cos, sin, order)
+
+
+def padded_rows(layouts: Sequence[PackedLayout], longest: PackedLayout, dit: Dit) -> PaddedRows:
+    """The layouts with text rows added up to those of `longest`."""
+    full, device = rows_of(longest, dit), dit.device
+    mask = torch.zeros(len(layouts), longest.rows)
+    cos, sin = (torch.zeros(len(layouts), *full.cos.shape, device=device) for _ in range(2))
+    for index, layout in enumerate(layouts):
+        text, missing = layout.text_rows, longest.text_rows - layout.text_rows
+        mask[index, text : text + missing] = -torch.inf
+        for table, own in zip((cos, sin), dit.rope(layout.position_ids, torch.float32), strict=True):
+            table[index, :text], table[index, text + missing :] = own[:text], own[text:]
+    return PaddedRows(full, cos, sin, mask.to(device))
 
 
 def _clock_of(kind: SegmentKind) -> int:
@@ -97,12 +143,13 @@ def clocks(base: torch.Tensor) -> torch.Tensor:
     return torch.stack([video, audio, video.clamp(min=VISUAL_LEVEL), audio.clamp(min=AUDIO_LEVEL)], 1)
 
 
-def refine(dit: Dit, hidden: torch.Tensor) -> torch.Tensor:
-    """Encoder output [B, L, text_dim] -> text rows [B, L, hidden]."""
+def refine(dit: Dit, hidden: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+    """Encoder output [B, L, text_dim] -> text rows [B, L, hidden]. mask: `Rows.text_mask`."""
     x = dit.condition_proj(hidden)
+    mask = None if mask is None else mask.to(x.dtype)
     for block in dit.token_refiner.blocks:
         refiner = cast(RefinerBlock, block)
-        x = x + _attention(refiner.attn, _norm(refiner.norm1, x), None)
+        x = x + _attention(refiner.attn, _norm(refiner.norm1, x), None, mask)
         x = x + _mlp(refiner.mlp, _norm(refiner.norm2, x))
     return _norm(dit.token_refiner.final_norm, x)
 
@@ -126,11 +173,10 @@ def predict(
     h = _sequence(dit, rows, text, visual, audible, audio, video)
     times = clocks(base)
     e = curve(dit.adaln_t_table, times.flatten()).view(*times.shape, -1)
-    rotary = rows.cos.to(h.dtype), rows.sin.to(h.dtype)
-    select = rows.select.to(h.dtype)
-    for module in dit.blocks:
-        block = cast(Block, module)
-        h = through(block, h, _vectors(block.adaln_proj.linear, e, rows), select, *rotary)
+    cos, sin, select = rows.cos.to(h.dtype), rows.sin.to(h.dtype), rows.select.to(h.dtype)
+    mask = None if rows.mask is None else rows.mask.to(h.dtype)
+    for module, vectors in zip(dit.blocks, _vectors(dit, e, rows).to(h.dtype).unbind(), strict=True):
+        h = through(cast(Block, module), h, vectors, select, cos, sin, mask)
     (_, a, b), (_, c, d) = rows.order[-2:]
     return _head(dit, dit.final_layer.audio_out, h[:, a:b], e[:, 1]), _head(
         dit, dit.final_layer.video_out, h[:, c:d], e[:, 0]
@@ -163,25 +209,38 @@ def _sequence(
 
 
 def block_forward(
-    block: Block, h: torch.Tensor, vectors: torch.Tensor, select: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor
+    block: Block,
+    h: torch.Tensor,
+    vectors: torch.Tensor,
+    select: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    mask: torch.Tensor | None,
 ) -> torch.Tensor:
-    """One block: h [B, S, hidden]; vectors [B, K, 6 hidden] of each kind of rows, select [S, K] each row's kind."""
-    spread = torch.matmul(select, vectors.to(select.dtype))
+    """One block: h [B, S, hidden]; vectors [K, B, 6 hidden] of each kind of rows, select [S, K] each row's kind."""
+    spread = torch.bmm(select.expand(len(h), -1, -1), vectors.transpose(0, 1))
     shift1, scale1, gate1, shift2, scale2, gate2 = spread.chunk(BLOCK_VECTORS, -1)
-    h = h + gate1 * _attention(block.attn, _norm(block.norm1, h) * (1 + scale1) + shift1, (cos, sin))
+    h = h + gate1 * _attention(block.attn, _norm(block.norm1, h) * (1 + scale1) + shift1, (cos, sin), mask)
     return h + gate2 * _mlp(block.mlp, _norm(block.norm2, h) * (1 + scale2) + shift2)
 
 
-BlockForward = Callable[[Block, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+BlockForward = Callable[
+    [Block, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor
+]
 
 
-def _vectors(linear: nn.Linear, e: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Modulation of each kind of rows, fp32 [B, K, 6 hidden]: e [B, 4, rank] through the kind's own weights."""
-    weight = linear.weight.float().view(MODALITIES, -1, linear.in_features)
-    bias = linear.bias.float().view(MODALITIES, -1)
+def _vectors(dit: Dit, e: torch.Tensor, rows: Rows) -> torch.Tensor:
+    """Modulation of each kind of rows in every block, fp32 [blocks, K, B, 6 hidden]: e [B, 4, rank] through the
+    kind's own weights, all blocks at once."""
+    linears = [cast(Block, block).adaln_proj.linear for block in dit.blocks]
+    count, kinds, rank = len(linears), len(rows.clocks), e.shape[-1]
+    weight = torch.stack([linear.weight for linear in linears]).view(count, MODALITIES, -1, rank)
+    bias = torch.stack([linear.bias for linear in linears]).view(count, MODALITIES, 1, -1)
     with torch.autocast(e.device.type, enabled=False):
-        made = [F.linear(e[:, clock], weight[modality], bias[modality]) for clock, modality in rows.kinds]
-    return torch.stack(made, 1)
+        own = weight.index_select(1, rows.modalities).flatten(0, 1).mT
+        at = e.index_select(1, rows.clocks).transpose(0, 1).repeat(count, 1, 1)
+        made = torch.baddbmm(bias.index_select(1, rows.modalities).flatten(0, 1), at, own)
+    return made.view(count, kinds, *made.shape[1:])
 
 
 def _head(dit: Dit, head: nn.Module, h: torch.Tensor, e: torch.Tensor) -> torch.Tensor:
@@ -199,20 +258,25 @@ def _norm(norm: RmsNorm, x: torch.Tensor) -> torch.Tensor:
         return F.rms_norm(x, norm.weight.shape, norm.weight.to(x.dtype), norm.eps)
 
 
-def _attention(attention: Attention, x: torch.Tensor, rotary: tuple[torch.Tensor, torch.Tensor] | None) -> torch.Tensor:
+def _attention(
+    attention: Attention,
+    x: torch.Tensor,
+    rotary: tuple[torch.Tensor, torch.Tensor] | None,
+    mask: torch.Tensor | None,
+) -> torch.Tensor:
     q, k, v = attention.qkv_proj(x).unflatten(-1, (3, attention.heads, attention.head_dim)).unbind(2)
     q, k = _norm(attention.q_norm, q), _norm(attention.k_norm, k)
     if rotary is not None:
         q, k = _rotate(q, *rotary), _rotate(k, *rotary)
-    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
+    out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), mask)
     projected: torch.Tensor = attention.out_proj(out.transpose(1, 2).flatten(2))
     return projected
 
 
 def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """x [B, S, H, D]; cos, sin [S, n]: pairs (j, j + n), the rest passes (dit-contract §3.1)."""
+    """x [B, S, H, D]; cos, sin [S, n] or [B, S, n]: pairs (j, j + n), the rest passes (dit-contract §3.1)."""
     half = cos.shape[-1]
-    cos, sin = cos.unsqueeze(1).to(x.dtype), sin.unsqueeze(1).to(x.dtype)
+    cos, sin = cos.unsqueeze(-2).to(x.dtype), sin.unsqueeze(-2).to(x.dtype)
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
 

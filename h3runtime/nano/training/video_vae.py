@@ -145,7 +145,7 @@ def train_video_vae(
     `out`/video_vae.state.safetensors (F32, averaged weights), every minute and at the end.
     """
     begun = time.monotonic()
-    run = VideoRun(choices or VideoTraining(), device, seed, resume)
+    run = VideoRun(choices or VideoTraining(), device, seed, resume, say)
     say(f"video VAE: {sum(p.numel() for p in run.vae.parameters()):,} parameters, {run.scenes} scenes drawn")
     saved = time.monotonic()
     while (share := (time.monotonic() - begun) / max(seconds - run.choices.reserve, 1e-9)) < 1:
@@ -165,7 +165,9 @@ def train_video_vae(
 class VideoRun:
     """Model, mean of its weights, optimiser and data of one run."""
 
-    def __init__(self, choices: VideoTraining, device: torch.device, seed: int, resume: Path | None) -> None:
+    def __init__(
+        self, choices: VideoTraining, device: torch.device, seed: int, resume: Path | None, say: Say = print
+    ) -> None:
         self.choices, self.device, self.scenes = choices, device, choices.scenes
         self.dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
         self.vae = started(device, seed, resume)
@@ -173,7 +175,7 @@ class VideoRun:
         self.pool = draw_pool(choices.scenes, seed, choices.variety).to(device)
         self.world = draw_pool(choices.measured, seed + 1).to(device)
         self.lots = np.random.default_rng(seed)
-        self.generator = torch.Generator(device).manual_seed(seed)
+        self.recordings = Recordings.on(device, seed, say, choices.graph)
         # Kept on the device: to bring a constant there waits for all that is under way.
         self.pixel_mean, self.pixel_std = (torch.tensor(v, device=device) for v in (PIXEL_MEAN, PIXEL_STD))
         self.basis = self._begin() if resume is None else None
@@ -183,7 +185,6 @@ class VideoRun:
         self.knobs = Knobs(*(torch.zeros((), device=device) for _ in range(6)))
         self.optimizer, self.orthogonal = _optimizers(_trained(self.vae, self.idle), choices, self.knobs)
         self.decoder = TrainedDecoder(self.vae, self.dtype)
-        self.recordings = Recordings(self.generator) if choices.graph and device.type == "cuda" else None
         self.steps = self.falls = 0
         self.square = torch.zeros((), device=device)
         self._said = (0, time.monotonic())
@@ -208,19 +209,12 @@ class VideoRun:
             # Searching for the fastest convolutions takes seconds per size: for the commonest alone.
             torch.backends.cudnn.benchmark = self.choices.search and tile == self.choices.tiles[0]
             torch.backends.cudnn.benchmark_limit = 4
-        self.steps += self._run(tile)
+        self.steps += self.recordings.run(tile, lambda: self._update(tile))
 
-    def _run(self, tile: Tile) -> int:
-        """How many updates it was. Where a step can't be recorded, none will be."""
-        if self.recordings is not None:
-            try:
-                return self.recordings.run(tile, lambda: self._update(tile))
-            except (RuntimeError, AttributeError, TypeError) as error:
-                print(f"video VAE: no CUDA graph, steps stay eager ({error})", flush=True)
-                self.recordings = None
-                self.generator = torch.Generator(self.device).manual_seed(self.steps)
-        self._update(tile)
-        return 1
+    @property
+    def generator(self) -> torch.Generator:
+        """What a step draws from."""
+        return self.recordings.generator
 
     def _turn(self, share: float) -> None:
         """Set the knobs for a step."""

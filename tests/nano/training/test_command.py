@@ -12,12 +12,12 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from h3runtime.nano.training import clips, command, joint, samples
+from h3runtime.nano.training import clips, command, curriculum, samples
 from h3runtime.nano.training.masters import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
 SMALL = ("--rows", "300", "--workers", "0", "--devices", "1", "--samples", "2", "--upscaler-seconds", "0")
-SIZES = joint.Sizes((clips.Size(64, 64, 5, 3), clips.Size(64, 32, 5, 3)), (0.7, 0.3))
+SIZES = curriculum.Sizes((clips.Size(64, 64, 5, 3), clips.Size(64, 32, 5, 3)), (0.7, 0.3))
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(command, "train_video_vae", write(untrained_video_vae(), VIDEO_VAE))
     monkeypatch.setattr(command, "train_audio_vae", write(untrained_audio_vae(), AUDIO_VAE))
-    monkeypatch.setattr(joint, "Sizes", lambda: SIZES)
+    monkeypatch.setattr(curriculum, "Sizes", lambda: SIZES)
 
 
 def test_every_stage_runs_and_a_later_run_goes_on(tmp_path: Path) -> None:

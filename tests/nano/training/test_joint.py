@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,78 +13,144 @@ import torch
 from h3runtime.core import SegmentKind
 from h3runtime.nano import model
 from h3runtime.nano.training import clips, joint, samples, tasks, text_master, transformer
+from h3runtime.nano.training.curriculum import Course, Sizes, rate_at
+from h3runtime.nano.training.lectern import Lectern
 from h3runtime.nano.training.orthogonal import orthogonalised
 from h3runtime.nano.training.pieces import load_pieces, save_pieces
+from h3runtime.nano.training.pupil import Pupil
+from h3runtime.nano.training.text import encode_batch
 from h3runtime.nano.vocabulary import Vocabulary
-from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
-
-SIZE = clips.Size(64, 64, 5, 12)
-CPU = torch.device("cpu")
+from h3runtime.nano.world import COLOURS, SHAPES
+from tests.nano.training.small import SIZE, small_pupil
 
 
 @pytest.fixture(scope="module")
-def vocabulary() -> Vocabulary:
-    return Vocabulary.load()
+def pupil() -> Pupil:
+    return small_pupil()
 
 
-@pytest.fixture(scope="module")
-def lectern(vocabulary: Vocabulary) -> tasks.Lectern:
-    video, audio = untrained_video_vae(), untrained_audio_vae()
-    with clips.Planner([SIZE], seed=1, workers=0) as planner:
-        shelves = clips.shelves([SIZE], planner, video, audio, CPU, print)
-    dit = model.transformer()
-    transformer.initialise(dit, 0)
-    references = clips.references(video, audio, CPU, side=64)
-    return tasks.Lectern(shelves, [1.0], references, vocabulary, dit, rows=300, seed=2)
+def lots(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
 
 
-@pytest.fixture(scope="module")
-def pupil(vocabulary: Vocabulary) -> joint.Pupil:
-    return joint.Pupil.begin(vocabulary, CPU, 0, None)
+def losses(pupil: Pupil, lectern: Lectern, task: tasks.Task, count: int) -> list[float]:
+    generator = lots()
+    batch = lectern.draw(lectern.bucket(0, task, count=count), generator)
+    return [float(x.detach()) for x in joint.loss_of(pupil, batch, joint.Recipe(), generator, torch.float32)]
 
 
 @pytest.mark.parametrize("task", tasks.TASKS, ids=lambda task: task.name)
-def test_every_task_is_a_batch_of_one_layout(lectern: tasks.Lectern, pupil: joint.Pupil, task: tasks.Task) -> None:
-    batch = lectern.draw(task, count=2)
-    assert batch.text.rows == batch.layout.text_rows and len(batch.clips) == len(batch.captions) == 2
-    conditions = batch.layout.of_kind(SegmentKind.COND, SegmentKind.REF_IMAGE)
+def test_every_task_is_a_batch_of_one_layout(lectern: Lectern, pupil: Pupil, task: tasks.Task) -> None:
+    batch = lectern.draw(lectern.bucket(0, task, count=2), lots())
+    layout = batch.bucket.layout
+    assert batch.text.rows == layout.text_rows and layout.rows % 8 == 0 and len(batch.asked()) == 2
+    conditions = layout.of_kind(SegmentKind.COND, SegmentKind.REF_IMAGE)
     assert sum(s.stop - s.start for s in conditions) == (0 if batch.visual is None else batch.visual.shape[1])
-    assert (len(batch.layout.of_kind(SegmentKind.REF_AUDIO)) == 1) == task.voice == (batch.audible is not None)
-    video, audio = joint.loss_of(pupil, batch, joint.Recipe(), torch.float32)
-    assert 0.5 < float(video.detach()) < 50 and 0.2 < float(audio.detach()) < 50
+    assert (len(layout.of_kind(SegmentKind.REF_AUDIO)) == 1) == task.voice == (batch.audible is not None)
+    video, audio = losses(pupil, lectern, task, 2)
+    assert 0.5 < video < 50 and 0.2 < audio < 50
 
 
-def test_captions_say_what_the_references_leave_out(lectern: tasks.Lectern) -> None:
-    batch = lectern.draw(next(t for t in tasks.TASKS if t.name == "picture_voice"), count=4)
-    scenes = [batch.shelf.scenes[i] for i in batch.clips]
-    assert all("Picture 1" in words and "Audio 1" in words for words in batch.captions)
-    assert all(scene.sound for scene in scenes)
+def test_captions_belong_to_their_clips_and_say_what_the_references_leave_out(lectern: Lectern) -> None:
+    batch = lectern.draw(lectern.bucket(0, next(t for t in tasks.TASKS if t.voice), count=6), lots())
+    shelf, texts = batch.bucket.shelf, batch.bucket.texts
+    for row, (words, scene) in enumerate(batch.asked()):
+        pick = int(batch.picked[row])
+        caption, clip = texts.captions[pick], int(texts.clips[pick])
+        assert "Picture 1" in words and "Audio 1" in words and scene.sound and shelf.scenes[clip] == scene
+        own = batch.text.ids[row, batch.text.rows - batch.bucket.words :]
+        assert own[: len(caption.ids)].tolist() == caption.ids.tolist() and not own[len(caption.ids) :].any()
+        assert torch.equal(batch.video[row], transformer.patchify(shelf.video[clip : clip + 1].float())[0])
+        masked = batch.rows.mask[row].flatten().isinf() if batch.rows.mask is not None else None
+        assert masked is not None and int(masked.sum()) == len(own) - len(caption.ids)
+        portraits = batch.bucket.texts.actors[pick].tolist()
+        assert portraits == [list(COLOURS).index(scene.actors[0].colour), SHAPES.index(scene.actors[0].shape)]
 
 
-def test_training_lowers_the_loss_and_goes_on_from_pieces(
-    lectern: tasks.Lectern, pupil: joint.Pupil, vocabulary: Vocabulary, tmp_path: Path
-) -> None:
-    recipe = joint.Recipe(rows=300, rate=3e-3, warm=2, sizes=joint.Sizes((SIZE,), (1.0,)))
-    batch = lectern.draw(tasks.TASKS[0], count=4)
+@pytest.mark.parametrize("task", [t for t in tasks.TASKS if t.name in ("text", "first", "picture_voice")], ids=str)
+@torch.no_grad()
+def test_a_text_that_ends_early_is_as_if_alone(lectern: Lectern, pupil: Pupil, task: tasks.Task) -> None:
+    """Each sequence of a batch of texts of many lengths is what it is in a layout of its own length."""
+    bucket = lectern.bucket(0, task, count=4)
+    batch = lectern.draw(bucket, lots(3))
+    audio, video, base = torch.randn_like(batch.audio), torch.randn_like(batch.video), torch.rand(4)
+    text = transformer.refine(pupil.dit, encode_batch(pupil.encoder, batch.text), batch.rows.text_mask)
+    given = batch.visual, batch.audible
+    together = transformer.predict(pupil.dit, batch.rows, text, *given, audio, video, base)
+    lengths = batch.bucket.texts.lengths[batch.picked].tolist()
+    assert len(set(lengths)) > 1
+    for row, words in enumerate(lengths):
+        one = slice(row, row + 1)
+        rows = batch.text.rows - bucket.words + words
+        layout = lectern.layout(0, task, words)
+        own = replace(
+            batch.text,
+            ids=batch.text.ids[one, :rows],
+            tags=batch.text.tags[:rows],
+            pixels=tuple(p[one] for p in batch.text.pixels),
+        )
+        refined = transformer.refine(pupil.dit, encode_batch(pupil.encoder, own))
+        alone = transformer.predict(
+            pupil.dit,
+            transformer.rows_of(layout, pupil.dit),
+            refined,
+            *(None if x is None else x[one] for x in given),
+            audio[one],
+            video[one],
+            base[one],
+        )
+        for a, b in zip(together, alone, strict=True):
+            assert float((a[one] - b).norm() / b.norm().clamp_min(1e-9)) < 1e-5
 
-    def loss() -> float:
-        torch.manual_seed(0)
-        return sum(float(part.detach()) for part in joint.loss_of(pupil, batch, recipe, torch.float32))
 
-    before = loss()
-    steps = joint.train(
-        pupil, lectern.shelves, lectern.references, vocabulary, recipe, seconds=0, steps=5, out=tmp_path, say=print
-    )
-    assert steps == 5 and loss() < before
-    again = joint.Pupil.begin(vocabulary, CPU, 1, tmp_path)
+def test_training_lowers_the_loss_and_goes_on_from_pieces(lectern: Lectern, pupil: Pupil, tmp_path: Path) -> None:
+    recipe = joint.Recipe(rows=200, rate=3e-3, warm=2, sizes=Sizes((SIZE,), (1.0,)))
+    before = sum(losses(pupil, lectern, tasks.TASKS[0], 4))
+    trainer = joint.Trainer(pupil, lectern, recipe, print)
+    assert joint.train(trainer, seconds=0, steps=4, out=tmp_path) == 4
+    assert sum(losses(pupil, lectern, tasks.TASKS[0], 4)) < before
+    other = small_pupil()
+    again = Pupil.of(other.dit, other.encoder, tmp_path)
     assert all(torch.equal(a, b) for (_, a), (_, b) in zip(again.named(), pupil.named(), strict=True))
 
 
-def test_sampling_ends_at_the_data_where_the_network_knows_it(lectern: tasks.Lectern, pupil: joint.Pupil) -> None:
-    batch = lectern.draw(tasks.TASKS[0], count=2)
+def test_an_interrupt_ends_in_good_order(lectern: Lectern, pupil: Pupil, tmp_path: Path) -> None:
+    trainer = joint.Trainer(pupil, lectern, joint.Recipe(rows=100, sizes=Sizes((SIZE,), (1.0,))), print)
+    told: list[str] = []
+
+    def interrupt(line: str) -> None:
+        told.append(line)
+        signal.raise_signal(signal.SIGINT)
+
+    trainer.say = lambda line: interrupt(line) if len(told) < 1 else told.append(line)
+    assert joint.train(trainer, seconds=1e6, out=tmp_path) == 1
+    assert "1 steps" in told[-2] and len(load_pieces(tmp_path, "joint")) == len(pupil.named())
+
+
+def test_numbers_that_are_none_are_taken_back(lectern: Lectern, pupil: Pupil) -> None:
+    trainer = joint.Trainer(pupil, lectern, joint.Recipe(), print)
+    assert "norm" in trainer.standing()
+    good = pupil.mean.clone()
+    pupil.mean.fill_(torch.nan)
+    assert "NOT FINITE" in trainer.standing() and torch.equal(pupil.mean, good) and trainer.falls == 1
+    assert torch.equal(pupil.optimiser.weights.values, good) and "norm" in trainer.standing()
+
+
+def test_sampling_ends_at_the_data_where_the_network_knows_it(lectern: Lectern, pupil: Pupil) -> None:
+    batch = lectern.draw(lectern.bucket(0, tasks.TASKS[0], count=2), lots())
     video, audio = samples.sample(pupil.dit, pupil.encoder, batch, 3, 0, torch.float32)
     assert video.shape == (2, 24, 2, 4, 4) and audio.shape == (2, 32, 2, 8)
     assert bool(video.isfinite().all()) and bool(audio.isfinite().all())
+
+
+def test_small_clips_come_first_and_every_size_in_the_end() -> None:
+    course = Course((0.7, 0.2, 0.1), lambda number, task: number < 2 or not task.picture, seed=0)
+    early = {course.draw(0.1) for _ in range(200)}
+    late = [course.draw(0.9) for _ in range(400)]
+    assert {(number, task.name) for number, task in early} == {(0, "text"), (0, "first")}
+    assert {number for number, _ in late} == {0, 1, 2}
+    assert 0.55 < sum(number == 0 for number, _ in late) / 400 < 0.85
+    assert {task.name for _, task in late} == {task.name for task in tasks.TASKS}
 
 
 def test_plans_are_the_same_in_any_process() -> None:
@@ -94,8 +162,7 @@ def test_plans_are_the_same_in_any_process() -> None:
 
 
 def test_the_rate_rises_and_falls() -> None:
-    recipe = joint.Recipe(rate=1.0, warm=10, cool=0.5)
-    rates = [joint.rate_at(recipe, step, step / 100) for step in range(100)]
+    rates = [rate_at(step, step / 100, rate=1.0, warm=10, cool=0.5) for step in range(100)]
     assert rates[0] == 0.1 and rates[20] == 1.0 and rates[-1] < 0.05
 
 
@@ -115,7 +182,8 @@ def test_pieces_stay_small_and_are_all_needed(tmp_path: Path) -> None:
         load_pieces(tmp_path, "x")
 
 
-def test_masters_are_read_back(pupil: joint.Pupil, vocabulary: Vocabulary, tmp_path: Path) -> None:
+def test_masters_are_read_back(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    pupil = Pupil.begin(vocabulary, torch.device("cpu"), 0, None)
     from h3runtime.nano.training.masters import filled, write_transformer
 
     write_transformer(pupil.dit, tmp_path / "t.safetensors")

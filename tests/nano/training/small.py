@@ -1,0 +1,41 @@
+"""A pupil and a lectern small enough for tests: what is tested with them doesn't depend on sizes."""
+
+from __future__ import annotations
+
+import torch
+
+from h3runtime.checkpoint.synthetic import layouts
+from h3runtime.denoiser.config import DitConfig
+from h3runtime.denoiser.dit import Dit
+from h3runtime.nano import model
+from h3runtime.nano.training import clips, transformer
+from h3runtime.nano.training.lectern import Lectern
+from h3runtime.nano.training.pupil import Pupil
+from h3runtime.nano.training.text_master import initialise
+from h3runtime.nano.vocabulary import Vocabulary
+from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
+
+SIZE = clips.Size(64, 64, 5, 12)
+CPU = torch.device("cpu")
+SIZES = layouts.TransformerSizes(
+    hidden=128, layers=2, refiner_layers=1, heads=1, ffn=256, text_dim=128, curve=(1025, 8)
+)
+
+
+def small_dit() -> Dit:
+    dit = Dit(DitConfig.from_shapes(layouts.transformer_shapes(SIZES)), dtype=torch.float32)
+    transformer.initialise(dit, 0)
+    return dit
+
+
+def small_pupil() -> Pupil:
+    encoder = model.text_encoder(Vocabulary.load().rows)
+    initialise(encoder, 0)
+    return Pupil.of(small_dit(), encoder)
+
+
+def small_lectern() -> Lectern:
+    video, audio = untrained_video_vae(), untrained_audio_vae()
+    with clips.Planner([SIZE], seed=1, workers=0) as planner:
+        shelves = clips.shelves([SIZE], planner, video, audio, CPU, print)
+    return Lectern(shelves, clips.references(video, audio, CPU, side=64), Vocabulary.load(), small_dit())
