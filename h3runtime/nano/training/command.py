@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from h3runtime.nano import model
-from h3runtime.nano.training import clips, curriculum, joint, samples, tasks
+from h3runtime.nano.training import clips, curriculum, joint, keeping, samples, tasks
 from h3runtime.nano.training.audio_vae import decode_sounds, train_audio_vae
 from h3runtime.nano.training.choosing import choose
 from h3runtime.nano.training.lectern import Lectern
@@ -48,6 +48,7 @@ from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
 
+Say = Callable[[str], None]
 PROFILE_SECONDS = 45.0
 """Of each of the two profiles."""
 SHEET_ROWS = 12
@@ -59,9 +60,7 @@ SAMPLING = 15.0
 
 
 def main(given: list[str] | None = None) -> int:
-    begun = time.monotonic() - STARTING
-    arguments = _parser().parse_args(given)
-    arguments.ends = begun + arguments.within if arguments.within else None
+    arguments = parsed(given)
     arguments.out.mkdir(parents=True, exist_ok=True)
     world = max(1, torch.cuda.device_count()) if arguments.devices is None else arguments.devices
     if world == 1:
@@ -69,6 +68,14 @@ def main(given: list[str] | None = None) -> int:
     else:
         _together([get_context("spawn").Process(target=_work, args=(i, world, arguments)) for i in range(world)])
     return 0
+
+
+def parsed(given: list[str] | None) -> argparse.Namespace:
+    """What was given; `ends`: when all has to be over, by the monotonic clock."""
+    begun = time.monotonic() - STARTING
+    arguments = _parser().parse_args(given)
+    arguments.ends = begun + arguments.within if arguments.within else None
+    return arguments
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -90,6 +97,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--profile", action="store_true", help="Say where steps spend their time, and end.")
     parser.add_argument("--samples", type=int, default=24, help="Clips sampled at the end, for a look.")
     parser.add_argument("--seed", type=int, default=0, help="Of the scenes and of the first weights.")
+    parser.add_argument("--keep", type=Path, help="Folder of this machine, of one GPU, that keeps encoded clips.")
     parser.add_argument("--workers", type=int, default=8, help="Processes that plan clips, for each device.")
     parser.add_argument("--sizes", help="Clips of the joint training: WIDTHxHEIGHTxFRAMESxCLIPS, comma-separated.")
     parser.add_argument("--port", type=int, default=29511, help="On which several processes find each other.")
@@ -117,15 +125,7 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
         torch.cuda.set_device(device)
     say = _teller(arguments.out / "log.txt") if rank == 0 else _silent
     recipe = _recipe(arguments)
-    seed = arguments.seed * 31 + rank
-    with clips.Planner(recipe.sizes.sizes, seed, arguments.workers) as planner:
-        _train_vaes(rank, world, arguments, device)
-        if world > 1:
-            _join(rank, world, arguments.port, device)
-        video_vae = filled(model.video_vae(), arguments.out / VIDEO_VAE).to(device)
-        audio_vae = filled(model.audio_vae(), arguments.out / AUDIO_VAE).to(device)
-        references = clips.references(video_vae, audio_vae, device)
-        shelves = clips.shelves(recipe.sizes.sizes, planner, video_vae, audio_vae, device, say)
+    shelves, references, video_vae, audio_vae = _prepared(rank, world, arguments, recipe, device, say)
     vocabulary = Vocabulary.load()
     pieces = arguments.resume if arguments.resume and list(arguments.resume.glob("joint-*")) else None
     pupil = Pupil.begin(vocabulary, device, arguments.seed, pieces)
@@ -147,6 +147,34 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
         _train_upscaler(arguments, device, video_vae)
     if world > 1:
         dist.destroy_process_group()
+
+
+def _prepared(
+    rank: int, world: int, arguments: argparse.Namespace, recipe: joint.Recipe, device: torch.device, say: Say
+) -> tuple[list[clips.Shelf], clips.References, VideoVae, AudioVae]:
+    """Both VAEs trained or taken, and the clips encoded with them, or those that an earlier call kept here."""
+    sizes, seed = recipe.sizes.sizes, arguments.seed * 31 + rank
+    masters = [arguments.out / VIDEO_VAE, arguments.out / AUDIO_VAE]
+    keep = arguments.keep if world == 1 else None  # elsewhere the masters may not be there yet
+    kept = None
+    if not (arguments.video_seconds or arguments.audio_seconds):
+        _train_vaes(rank, world, arguments, device)
+        kept = keeping.taken(keeping.place(keep, sizes, seed, masters), device) if keep else None
+    with clips.Planner(() if kept else sizes, seed, 0 if kept else arguments.workers) as planner:
+        if arguments.video_seconds or arguments.audio_seconds:
+            _train_vaes(rank, world, arguments, device)
+        if world > 1:
+            _join(rank, world, arguments.port, device)
+        video_vae = filled(model.video_vae(), masters[0]).to(device)
+        audio_vae = filled(model.audio_vae(), masters[1]).to(device)
+        if kept:
+            say("clips are those that were kept here")
+            return *kept, video_vae, audio_vae
+        references = clips.references(video_vae, audio_vae, device)
+        shelves = clips.shelves(sizes, planner, video_vae, audio_vae, device, say)
+    if keep:
+        keeping.keep(keeping.place(keep, sizes, seed, masters), shelves, references)
+    return shelves, references, video_vae, audio_vae
 
 
 def _joint_seconds(arguments: argparse.Namespace) -> float:
@@ -250,7 +278,7 @@ def _show(
     video_vae: VideoVae,
     audio_vae: AudioVae,
     arguments: argparse.Namespace,
-    say: Callable[[str], None],
+    say: Say,
 ) -> None:
     """Sample a batch of the first shelf's texts: a sheet, the captions, and the clips for the judge."""
     bucket = lectern.bucket(0, tasks.TASKS[0], count=arguments.samples)
@@ -263,7 +291,7 @@ def _show(
     say(f"sampled {len(frames)} clips; mean loudness {float((sounds**2).mean() ** 0.5):.3f}")
 
 
-def _teller(path: Path) -> Callable[[str], None]:
+def _teller(path: Path) -> Say:
     """Prints and keeps lines, each with the time."""
     begin = time.monotonic()
 

@@ -88,12 +88,13 @@ class Optimiser:
         self.first.lerp_(gradient, 1 - betas.first)
         self.second.mul_(betas.second).addcmul_(gradient, gradient, value=1 - betas.second)
         first, second = (1 - torch.pow(beta, self.age) for beta in (betas.first, betas.second))
-        return (self.first / first).div_((self.second / second).sqrt_().add_(EPSILON))
+        stepped: torch.Tensor = (self.first / first).div_((self.second / second).sqrt_().add_(EPSILON))
+        return stepped
 
 
 def clipped(gradient: torch.Tensor, most: float) -> torch.Tensor:
     """Scale a gradient in place to a norm of at most `most`; the norm that it had."""
-    norm = torch.linalg.vector_norm(gradient)
+    norm: torch.Tensor = torch.linalg.vector_norm(gradient)
     gradient.mul_((most / (norm + 1e-6)).clamp_(max=1.0))
     return norm
 

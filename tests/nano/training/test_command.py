@@ -12,8 +12,10 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from h3runtime.nano import model
 from h3runtime.nano.training import clips, command, curriculum, samples
 from h3runtime.nano.training.masters import AUDIO_VAE, TEXT_ENCODER, TRANSFORMER, VIDEO_VAE
+from tests.nano.training.small import small_dit
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
 SMALL = ("--rows", "300", "--workers", "0", "--devices", "1", "--samples", "2", "--upscaler-seconds", "0")
@@ -28,18 +30,21 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "train_video_vae", write(untrained_video_vae(), VIDEO_VAE))
     monkeypatch.setattr(command, "train_audio_vae", write(untrained_audio_vae(), AUDIO_VAE))
     monkeypatch.setattr(curriculum, "Sizes", lambda: SIZES)
+    monkeypatch.setattr(model, "transformer", small_dit)
+    monkeypatch.setattr(clips, "PORTRAIT_SHARES", (0.28,))
 
 
-def test_every_stage_runs_and_a_later_run_goes_on(tmp_path: Path) -> None:
-    first, second = tmp_path / "first", tmp_path / "second"
-    assert command.main([str(first), "--joint-seconds", "0.1", *SMALL]) == 0
+def test_every_stage_runs_and_a_later_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first, second, keep = tmp_path / "first", tmp_path / "second", ["--keep", str(tmp_path)]
+    assert command.main([str(first), "--joint-seconds", "0.1", *keep, *SMALL]) == 0
     names = {path.name for path in first.iterdir()}
     assert {TRANSFORMER, TEXT_ENCODER, VIDEO_VAE, AUDIO_VAE, "sheet.png"} <= names
     caption, scene, frames, sounds = samples.kept(first)[0]
     assert caption and scene.actors and frames.shape == (5, 64, 64, 3) and sounds.shape == (2, 6400)
     again = ["--resume", str(first), "--video-seconds", "0", "--audio-seconds", "0", "--joint-seconds", "0"]
-    assert command.main([str(second), *again, *SMALL]) == 0
+    assert command.main([str(second), *again, *keep, *SMALL]) == 0
     assert (second / TRANSFORMER).read_bytes() == (first / TRANSFORMER).read_bytes()
+    assert capsys.readouterr().out.count("kept here") == 1
 
 
 def test_nothing_to_go_on_from_is_said(tmp_path: Path) -> None:
@@ -56,9 +61,18 @@ def test_two_processes_train_one_model(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = f"--resume {held} --video-seconds 0 --audio-seconds 0 --joint-seconds 1 --rows 200 --workers 0"
+    arguments = f"--resume {held} --video-seconds 0 --audio-seconds 0 --joint-seconds 0.2 --rows 100 --workers 0"
     run = [sys.executable, "-m", "h3runtime.nano.training", str(tmp_path / "out"), *arguments.split()]
     run += ["--devices", "2", "--sizes", "64x32x5x2", "--samples", "1", "--upscaler-seconds", "0", "--port", str(port)]
     done = subprocess.run(run, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3])
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out" / TRANSFORMER).exists() and "sampled" in done.stdout
+
+
+def test_the_joint_training_gets_what_the_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = ["out", "--within", "100", "--upscaler-seconds", "20"]
+    monkeypatch.setattr(command.time, "monotonic", lambda: 1000.0)
+    arguments = command.parsed(given)
+    monkeypatch.setattr(command.time, "monotonic", lambda: 1030.0)
+    assert command._joint_seconds(arguments) == 100 - 20 - 30 - command.SAMPLING - command.STARTING
+    assert command._joint_seconds(command.parsed(["out", "--joint-seconds", "7"])) == 7
