@@ -340,6 +340,24 @@ class TailRequest:
     frames: int
 
 
+@dataclass(frozen=True, slots=True)
+class AdapterUse:
+    """An adapter of a request. strength: 0 leaves it off. sha256: of the file that it was admitted with. alpha, rank:
+    of most of its layers; None and 0 where layers differ, or for one that has no pairs. alpha_given: of the request,
+    for the layers that the file has none for. scale: strength * alpha / rank, what its products are multiplied with;
+    None where layers differ. matched of total: its layers that the transformer has."""
+
+    name: str
+    strength: float
+    sha256: str
+    alpha: float | None
+    rank: int
+    scale: float | None
+    matched: int
+    total: int
+    alpha_given: float | None = None
+
+
 Container = Literal["mp4", "mov", "mkv", "webm"]
 VideoCodec = Literal["h264", "hevc", "vp9", "av1"]
 PixelFormat = Literal["yuv420p", "yuv444p", "yuv420p10le"]
@@ -373,7 +391,7 @@ class GenerateSpec:
     make of the same conditions, with seeds seed + i; where there are several, clip i goes to `variant_path(output, i)`.
     output: where the finished file goes, absolute. scratch: a folder for temporary files on the same file system. tail:
     of the first clip. attention_plan: the attention backend of each step of `sampling.steps`, from the first; empty
-    where `attention` runs them all.
+    where `attention` runs them all. loras: adapters, all active at once.
     request: the client's own words, echoed into saved latents; never logged.
     """
 
@@ -394,6 +412,7 @@ class GenerateSpec:
     attention: str | None = None
     attention_plan: tuple[str, ...] = ()
     linear: str | None = None
+    loras: tuple[AdapterUse, ...] = ()
     encode: EncodeSettings = EncodeSettings()
     overwrite: bool = False
     save_latents: bool = False
@@ -519,6 +538,60 @@ class ComponentFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class AdapterContract:
+    """What a published adapter was trained for; an empty tuple leaves a value open.
+
+    name: of the publication. told_by: how it was recognised. source: where the values come from. steps: forwards.
+    alpha: at the rank it was published with, where its file has none.
+    """
+
+    name: str
+    told_by: str
+    source: str
+    steps: tuple[int, ...] = ()
+    shift: tuple[float, ...] = ()
+    audio_shift: tuple[float, ...] = ()
+    samplers: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    alpha: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFit:
+    """How an adapter fits one transformer. matched of total: its layers that the transformer has. fault: why it can't
+    be applied there, "" if it can. skipped: AdaLN layers of another width, which are left out. unmatched: other layers
+    that the transformer hasn't."""
+
+    matched: int
+    total: int
+    fault: str = ""
+    skipped: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterFacts:
+    """An adapter that requests may name. fault: why nobody can use it, "" if it is sound. layout: see
+    `checkpoint.lora.layout`. rank, alpha, ratio: as in `AdapterUse`, at strength 1, as far as the file tells.
+    needs_alpha: some of its layers have none, so that a request must name one. fits: by partition."""
+
+    name: str
+    file: str
+    sha256: str
+    bytes: int
+    layout: str = ""
+    rank: int = 0
+    ranks: tuple[int, ...] = ()
+    alpha: float | None = None
+    ratio: float | None = None
+    needs_alpha: bool = False
+    fits: Mapping[str, AdapterFit] = field(default_factory=dict)
+    contract: AdapterContract | None = None
+    fault: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What a loaded engine says of itself, once; plain values, so that the API can show them without torch.
 
@@ -535,6 +608,7 @@ class EngineFacts:
     memory: Mapping[str, int]
     warnings: tuple[str, ...] = ()
     warm_up: tuple[Work, ...] = ()
+    adapters: tuple[AdapterFacts, ...] = ()
 
     @property
     def trained_frames(self) -> tuple[int, int]:

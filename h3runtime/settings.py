@@ -272,6 +272,10 @@ class Settings(BaseSettings):
     video_vae_path: FilePath | None = Field(None, description="Video VAE checkpoint. Default: the embedded one.")
     audio_vae_path: FilePath | None = Field(None, description="Audio VAE checkpoint. Default: the embedded one.")
     tokenizer_path: FilePath | None = Field(None, description="Folder of the tokenizer. Default: the embedded one.")
+    lora_dir: FilePath | None = Field(
+        None, description="Folder of adapters (LoRA, *.safetensors) that requests may name. Default: no adapters."
+    )
+    lora_cache_bytes: int = Field(4 * GIB, ge=0, description="Adapters kept on the device between requests, in bytes.")
     qkv_order: Literal["auto", "contiguous", "interleaved"] = Field(
         "auto",
         description=(

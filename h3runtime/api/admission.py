@@ -165,8 +165,7 @@ class Admission:
         faults.offences += judge_format(delivery.request.get("format"), self._tool)
         judged = self._judge(read, self._intake(job_id, delivery), facts, owner, faults)
         faults.raise_any()
-        backends = rules.judge_backends(read.body, facts, rules.Verdict(read))
-        spec = self._spec(job_id, read.body, judged, backends, delivery.request)
+        spec = self._spec(job_id, read, judged, facts, delivery.request)
         return _Asked(read.body, spec, tuple(judged.verdict.warnings))
 
     def _intake(self, job_id: str, delivery: Delivery) -> Intake:
@@ -185,6 +184,7 @@ class Admission:
         judge_partition(body, judged.resolved.task, facts, verdict)
         rules.judge_training(judged.resolved.frames, facts, verdict)
         rules.judge_backends(body, facts, verdict)
+        rules.judge_loras(body, judged.resolved.task, facts, verdict)
         rules.judge_output(body.output, self._folders.outputs, verdict, encode_of(body.format).container)
         if body.callback_url is not None and (offence := self._callbacks.judge(body.callback_url)) is not None:
             verdict.offences.append(offence)
@@ -193,11 +193,13 @@ class Admission:
     def _spec(
         self,
         job_id: str,
-        body: GenerateBody,
+        read: ReadBody,
         judged: Judged,
-        backends: rules.Backends,
+        facts: EngineFacts,
         words: Mapping[str, Any],
     ) -> GenerateSpec:
+        """Of a request in which nothing is wrong, so that what is judged once more finds nothing."""
+        body, verdict = read.body, rules.Verdict(read)
         return spec_of(
             body,
             judged,
@@ -205,7 +207,8 @@ class Admission:
             output=self._folders.outputs / (body.output or job_id + suffix_of(encode_of(body.format).container)),
             scratch=self._folders.scratch_of(job_id),
             words=words,
-            backends=backends,
+            backends=rules.judge_backends(body, facts, verdict),
+            loras=rules.judge_loras(body, judged.resolved.task, facts, verdict),
             tail=TailRequest(self._folders.tail_of(job_id), min(judged.resolved.frames, TAIL_FRAMES)),
         )
 

@@ -2,7 +2,7 @@
 
 `routes` and the OpenAI shape ask for plain dictionaries, since a list of a hundred jobs has to be cheap; the models say
 the same for OpenAPI, and a test holds the two together. The words are service-contract "The answer (a job)". Fields for
-what this version never does (LoRAs, skipped steps, evidence) are there with the value that says so, since clients read
+what this version never does (skipped steps, evidence) are there with the value that says so, since clients read
 them.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from h3runtime import __version__
-from h3runtime.core import FPS, Check, Clip, EncodeSettings, Progress, variant_path
+from h3runtime.core import FPS, AdapterUse, Check, Clip, EncodeSettings, Progress, variant_path
 from h3runtime.errors import H3Error
 from h3runtime.jobs.log_lines import job_timings
 from h3runtime.jobs.outputs import clips_of
@@ -68,6 +68,19 @@ class FormatAnswer(BaseModel):
     loudness: str
 
 
+class LoraAnswer(BaseModel):
+    """An adapter that was active. alpha, rank: of most of its layers; `scale` is strength * alpha / rank, what its
+    products are multiplied with, null where layers differ. matched of total: its layers that the transformer has."""
+
+    name: str
+    strength: float
+    alpha: float | None
+    rank: int
+    scale: float | None
+    matched: int
+    total: int
+
+
 class JobAnswer(BaseModel):
     """A job. Of several clips, `output`, `sha256`, `bytes` and `url` are those of the first; `fps` is that of the file,
     `frames` and `seconds` count 24 a second. `attempt`: how often an engine has begun it. `expires_at`: when its clips
@@ -112,7 +125,7 @@ class JobAnswer(BaseModel):
     format: FormatAnswer
     priority: int
     attempt: int
-    loras: list[dict[str, Any]]
+    loras: list[LoraAnswer]
     evidence: dict[str, Any] | None
     progress: ProgressAnswer
     timings: dict[str, float]
@@ -122,6 +135,9 @@ class JobAnswer(BaseModel):
     finished_at: str | None
     expires_at: str | None
     error: FailureAnswer | None
+
+
+LORA_FIELDS = tuple(LoraAnswer.model_fields)
 
 
 class PageAnswer(BaseModel):
@@ -171,7 +187,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "format": _format(spec.encode),
         "priority": job.order.priority,
         "attempt": job.attempt,
-        "loras": [],
+        "loras": [lora_answer(use) for use in spec.loras],
         "evidence": None,
         "progress": progress_answer(job.progress),
         "timings": job_timings(job),
@@ -182,6 +198,11 @@ def job_answer(job: Job) -> dict[str, Any]:
         "expires_at": _time(job.expires_at),
         "error": _failure(job.error) if job.error else None,
     }
+
+
+def lora_answer(use: AdapterUse) -> dict[str, Any]:
+    """A `LoraAnswer`."""
+    return {name: getattr(use, name) for name in LORA_FIELDS}
 
 
 def page_answer(jobs: Sequence[Job], has_more: bool) -> dict[str, Any]:

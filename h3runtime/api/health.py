@@ -19,6 +19,7 @@ from h3runtime.core import (
     MIN_FRAMES,
     MIN_SIDE,
     SIDE_MULTIPLE,
+    AdapterFacts,
     BackendChoice,
     ComponentFacts,
     EngineFacts,
@@ -87,6 +88,53 @@ class ModelAnswer(BaseModel):
     bytes_per_second: float
 
 
+class ContractAnswer(BaseModel):
+    """What a published adapter was trained for, and requests with it are held to; an empty list leaves a value open.
+
+    told_by: how it was recognised. source: where the values come from. alpha: at its rank, where its file has none.
+    """
+
+    name: str
+    told_by: str
+    source: str
+    steps: list[int]
+    shift: list[float]
+    audio_shift: list[float]
+    samplers: list[str]
+    schedulers: list[str]
+    tasks: list[str]
+    alpha: float | None
+
+
+class FitAnswer(BaseModel):
+    """How an adapter fits one transformer. fault: why it can't be applied there, empty if it can. skipped: how many
+    AdaLN layers are for another width and are left out; unmatched: how many others the transformer hasn't."""
+
+    matched: int
+    total: int
+    fault: str
+    skipped: int
+    unmatched: int
+
+
+class AdapterAnswer(BaseModel):
+    """An adapter of the server's folder. fault: why nobody can use it, empty if it is sound. rank: of most layers, that
+    `alpha` counts for; ranks: all. needs_alpha: a request has to name one. fits: by partition of the transformer."""
+
+    name: str
+    file: str
+    sha256: str
+    bytes: int
+    layout: str
+    rank: int
+    ranks: list[int]
+    alpha: float | None
+    needs_alpha: bool
+    fits: dict[str, FitAnswer]
+    contract: ContractAnswer | None
+    fault: str
+
+
 class LoadingAnswer(BaseModel):
     """Which component is being read, bytes behind of all files' bytes, and bytes a second of this component."""
 
@@ -98,7 +146,8 @@ class LoadingAnswer(BaseModel):
 
 
 class ReadyAnswer(BaseModel):
-    """State of the server. What only a loaded engine knows is null or empty before."""
+    """State of the server. What only a loaded engine knows is null or empty before. loras: names that a request may
+    use; `adapters` tells more of each, and of those that can't be used."""
 
     status: str
     stage: str
@@ -113,6 +162,7 @@ class ReadyAnswer(BaseModel):
     linear: LinearAnswer | None
     codecs: dict[str, list[str]]
     loras: list[str]
+    adapters: list[AdapterAnswer]
     quality: dict[str, QualityAnswer]
     limits: dict[str, int]
     startup: dict[str, Any]
@@ -123,6 +173,7 @@ class ReadyAnswer(BaseModel):
 
 
 MODEL_FIELDS = tuple(ModelAnswer.model_fields)
+ADAPTER_FIELDS = tuple(AdapterAnswer.model_fields)
 NO_EVIDENCE = "there is no evidence for the loaded checkpoint"
 QUALITY: Mapping[str, Mapping[str, Any]] = {
     "exact": {"available": True, "reason": "", "evidence": None},
@@ -156,7 +207,8 @@ def ready_answer(
         "attention": _backend(facts.attention) if facts else None,
         "linear": _backend(facts.linear) | {"switchable": list(facts.linear.available)} if facts else None,
         "codecs": codecs,
-        "loras": [],
+        "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
+        "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],
         "quality": QUALITY,
         "limits": limits_answer(settings),
         "startup": _startup(state, facts) if facts else {},
@@ -197,6 +249,21 @@ def _backend(choice: BackendChoice) -> dict[str, Any]:
         "exact": list(choice.exact),
         "notes": dict(choice.notes),
     }
+
+
+def _adapter(adapter: AdapterFacts) -> dict[str, Any]:
+    told = {name: getattr(adapter, name) for name in ADAPTER_FIELDS}
+    fits = {
+        partition: asdict(fit) | {"skipped": len(fit.skipped), "unmatched": len(fit.unmatched)}
+        for partition, fit in adapter.fits.items()
+    }
+    contract = None if adapter.contract is None else _listed(asdict(adapter.contract))
+    return _listed(told) | {"fits": fits, "contract": contract}
+
+
+def _listed(told: Mapping[str, Any]) -> dict[str, Any]:
+    """As JSON has it."""
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in told.items()}
 
 
 def _model(component: ComponentFacts) -> dict[str, Any]:

@@ -12,7 +12,8 @@
     blocks, stream                bytes in the order of the disk, hashed on the way
     hashing, expected, verify     remembered digests, digests told beside a file, and what to make of both
     assemble, rules, load         tensors -> stored weights -> a model
-    report, lora_report           what `inspect` tells of a file
+    lora                          adapters: what they change of a transformer
+    report                        what `inspect` tells of a file
     writer                        the other way: a safetensors file
     synthetic, synthetic_mark     checkpoints that are made up, and their mark
     embedded, model_name          h3-nano, derived from the package's masters, and its mark

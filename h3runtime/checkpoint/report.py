@@ -32,7 +32,7 @@ from h3runtime.checkpoint.file import CheckpointFile, common_prefix
 from h3runtime.checkpoint.header import DTYPES, FILE
 from h3runtime.checkpoint.layers import QuantLayer
 from h3runtime.checkpoint.load import PLAIN_NAMES, storage_format
-from h3runtime.checkpoint.lora_report import LoraReport, read_lora
+from h3runtime.checkpoint.lora.report import LoraReport, read_lora
 from h3runtime.checkpoint.partition import partition_hint
 from h3runtime.checkpoint.qkv_order import QkvDecision
 from h3runtime.checkpoint.sources import Source

@@ -138,7 +138,8 @@ def _make_clip(asked: Asked, session: _Session) -> dict[str, Any]:
         clips = [variant_path(spec.output, index, spec.n) for index in range(spec.n)]
         require_free(clips, asked, overwrite=spec.overwrite)
     engine = session.loaded_engine({spec.task.runs_on})
-    judge_with_engine([ruling], engine.facts(), is_chain=False)
+    (loras,) = judge_with_engine([ruling], engine.facts(), is_chain=False)
+    spec = replace(spec, loras=loras)
     with session.stopping.gently():
         clip = engine.generate(spec, session.bar, session.stopping)
     facts = clip_facts(spec, clip, tuple(ruling.judged.verdict.warnings), engine.facts())
@@ -156,7 +157,8 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
     with session.loading():
         from h3runtime.engine.chain import Chain, ChainMaker, Link
     engine = session.loaded_engine({plan.spec.task.runs_on for plan in planned})
-    judge_with_engine([plan.ruling for plan in planned], engine.facts(), is_chain=True)
+    adapters = judge_with_engine([plan.ruling for plan in planned], engine.facts(), is_chain=True)
+    planned = tuple(plan.with_adapters(loras) for plan, loras in zip(planned, adapters, strict=True))
     maker = ChainMaker(
         engine,
         find_ffmpeg(),

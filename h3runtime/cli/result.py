@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from h3runtime import __version__
-from h3runtime.api.answers import check_answer
+from h3runtime.api.answers import check_answer, lora_answer
 from h3runtime.core import FPS, Clip, EngineFacts, GenerateSpec
 
 
@@ -34,6 +34,7 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
         "scheduler": sampling.scheduler,
         "attention": clip.attention,
         "linear": clip.linear,
+        "loras": [lora_answer(use) for use in spec.loras],
         "checkpoint": facts.checkpoint,
         "device": facts.device,
         "version": __version__,

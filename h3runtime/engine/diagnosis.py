@@ -13,6 +13,7 @@
                        with the reason (`counting.Tally.since`); of the blocks alone
     memory             peak bytes by stage, as far as they were measured
     memory_estimate    bytes that closed formulas give for this run (`memory_estimate`)
+    loras              the request's adapters, if any: what the answer tells of them, and the SHA-256 of their files
     step_latents       with `{"latents": true}`: the file beside the clip that holds step{i}.x and step{i}.denoised
 
 An ordinary request goes through the same calls and keeps nothing: no copy, no device event, no clock reading.
@@ -24,6 +25,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from typing import Any, Protocol
 
 import torch
@@ -119,6 +121,8 @@ class Diagnosis:
             "memory": dict(memory),
             "memory_estimate": estimated().told(),
         }
+        if self._spec.loras:
+            found["loras"] = [asdict(use) for use in self._spec.loras]
         if self.latents:
             found["step_latents"] = steps_path(self._spec.output).name
         return found

@@ -14,6 +14,7 @@ import torch
 
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec, Work
+from h3runtime.engine.adapters import AdapterShelf
 from h3runtime.engine.capacity import capacity_bytes, held_bytes
 from h3runtime.engine.demand import Demand, Rows, as_shown, demand_of, rows_by_kind
 from h3runtime.engine.load import Models
@@ -41,21 +42,29 @@ class Known:
 
 
 class Estimator:
-    """Knows what the engine holds from when it is made, and from `begin`, before any request."""
+    """Knows what the engine holds from when it is made, and from `begin`, before any request. adapters: asked for what
+    would be resident of them; None where there are none."""
 
-    def __init__(self, models: Models, tokenizer: PromptTokenizer, device: torch.device) -> None:
+    def __init__(
+        self,
+        models: Models,
+        tokenizer: PromptTokenizer,
+        device: torch.device,
+        adapters: AdapterShelf | None = None,
+    ) -> None:
         self._models, self._tokenizer, self._device = models, tokenizer, device
+        self._adapters = adapters
         self._sounds = SoundLengths()
         self.begin()
 
     def begin(self) -> None:
         """What is held now is what is held between requests."""
-        self._held = held_bytes(self._device)
+        self._held = held_bytes(self._device) - (0 if self._adapters is None else self._adapters.bytes)
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
         """BadMedia for a file that is gone, InvalidRequest for a task whose transformer isn't loaded or an illegal
         schedule."""
-        sizes = sizes_of(self._models, spec.task, self._held)
+        sizes = self._sizes(spec)
         known = Known(self._rows_of(spec.prompt), self._sounds.latents(spec), self._rows_of)
         rows = known.rows(spec)
         demand = demand_of(spec, rows)
@@ -73,12 +82,17 @@ class Estimator:
 
     def memory(self, spec: GenerateSpec, rows: Rows) -> MemoryEstimate:
         """Of a request whose packed rows are known."""
-        return estimate(sizes_of(self._models, spec.task, self._held), demand_of(spec, rows))
+        return estimate(self._sizes(spec), demand_of(spec, rows))
 
     def done(self, spec: GenerateSpec, timings: Mapping[str, float]) -> Work:
         """The work of a request that took so long."""
         stages = self.estimate(spec).work.stages
         return Work(stages, {stage: timings[stage] for stage in stages})
+
+    def _sizes(self, spec: GenerateSpec) -> ModelSizes:
+        shelf = self._adapters
+        adapters = 0 if shelf is None else shelf.bytes_with(spec.loras, spec.task.runs_on)
+        return sizes_of(self._models, spec.task, self._held, adapters)
 
     def _rows_of(self, text: str) -> int:
         return len(self._tokenizer.encode(text))

@@ -35,7 +35,7 @@ class Extras:
         if spec.save_latents:
             target = latents_path(spec.output)
             moves.append((spec.scratch / target.name, target))
-            write_latents(spec.scratch / target.name, latents, spec.request)
+            write_latents(spec.scratch / target.name, latents, spec.request, spec.loras)
         if steps:
             target = steps_path(spec.output)
             moves.append((spec.scratch / target.name, target))

@@ -2,7 +2,7 @@
 
     video  fp32 [1, 24, T, h, w], normalised
     audio  fp32 [1, 32, 2, A], normalised, the stream's own units
-    metadata `request`: the request as JSON
+    metadata `request`: the request as JSON; `loras`: its adapters as they were applied, with their files' SHA-256
 
 It is an ordinary safetensors file, so that any tool can open it.
 """
@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
-from h3runtime.core import LATENTS_SUFFIX, Latents
+from h3runtime.core import LATENTS_SUFFIX, AdapterUse, Latents
 from h3runtime.errors import CheckpointError, Offence
 
 
@@ -29,10 +30,13 @@ def latents_path(output: Path) -> Path:
     return output.with_name(output.name + LATENTS_SUFFIX)
 
 
-def write_latents(path: Path, latents: Latents, request: Mapping[str, Any]) -> None:
+def write_latents(path: Path, latents: Latents, request: Mapping[str, Any], loras: Sequence[AdapterUse] = ()) -> None:
     """Written and synced; giving it its final name is the caller's. OSError where the disk says no."""
     tensors = {"video": latents.video.float().cpu().contiguous(), "audio": latents.audio.float().cpu().contiguous()}
-    write_tensors(path, tensors, {"request": json.dumps(dict(request))})
+    metadata = {"request": json.dumps(dict(request))}
+    if loras:
+        metadata["loras"] = json.dumps([asdict(use) for use in loras])
+    write_tensors(path, tensors, metadata)
 
 
 def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], metadata: dict[str, str] | None = None) -> None:

@@ -1,11 +1,12 @@
 """What a request takes of the device's memory, in bytes, by closed formulas of its sizes: nothing is run or allocated.
 
     weights        what the loaded files left resident
+    adapters       what is resident of adapters, the request's own and what is kept beside them
     process        what else the engine holds before any request: nearly nothing on a device, the process on the CPU
     conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
     sampling       the widest place of a block for all rows, and the modulation of a window of steps
     decode         the larger of the sound and the pictures, which come one after another too
-    total          weights, process and the largest stage
+    total          weights, adapters, process and the largest stage
 
 Within 15 % of measured peaks: on the CPU of the process's resident size, over several requests
 (tests/engine/test_memory_peaks.py), on an accelerator of what PyTorch's allocator handed out (tests/gpu,
@@ -51,8 +52,8 @@ were measured."""
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """text_widened: the encoder's weights aren't stored in fp32, so one of them is made fp32 at a time. process: see
-    above."""
+    """text_widened: the encoder's weights aren't stored in fp32, so one of them is made fp32 at a time. process,
+    adapters: see above."""
 
     weights: int
     process: int
@@ -67,10 +68,12 @@ class ModelSizes:
     audio_encoder: AudioEncoderConfig | None
     audio_decoder: AudioDecoderConfig | None
     tiling: Tiling
+    adapters: int = 0
 
 
-def sizes_of(models: Models, task: Task, held: int) -> ModelSizes:
-    """Of what is loaded; the transformer that `task` runs on. held: bytes of the engine before any request."""
+def sizes_of(models: Models, task: Task, held: int, adapters: int = 0) -> ModelSizes:
+    """Of what is loaded; the transformer that `task` runs on. held: bytes of the engine before any request, adapters
+    left out. adapters: bytes of those that are resident while the request runs."""
     weights = sum(part.bytes for part in models.facts)
     transformer, video, audio = models.transformer_of(task), models.vaes.video, models.vaes.audio.config
     return ModelSizes(
@@ -87,6 +90,7 @@ def sizes_of(models: Models, task: Task, held: int) -> ModelSizes:
         audio_encoder=audio.encoder,
         audio_decoder=audio.decoder,
         tiling=video.tiling,
+        adapters=adapters,
     )
 
 
@@ -122,23 +126,26 @@ class Conditioning:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """`total`: weights, process and the largest stage."""
+    """`total`: weights, adapters, process and the largest stage."""
 
     weights: int
     process: int
     conditioning: Conditioning
     sampling: int
     decode: int
+    adapters: int = 0
 
     @property
     def total(self) -> int:
-        return self.weights + self.process + max(self.conditioning.peak, self.sampling, self.decode)
+        resident = self.weights + self.adapters + self.process
+        return resident + max(self.conditioning.peak, self.sampling, self.decode)
 
     def told(self) -> dict[str, int]:
         """Lines for people, in bytes."""
         parts = {f"conditioning_{name}_bytes": value for name, value in asdict(self.conditioning).items()}
         return {
             "weights_bytes": self.weights,
+            "adapters_bytes": self.adapters,
             "process_bytes": self.process,
             "conditioning_bytes": self.conditioning.peak,
             **parts,
@@ -170,4 +177,5 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
     )
     sampling = sampling_bytes(models.transformer, models.computing, demand.steps)
     process = models.process + (SETTLING if on_host else 0)
-    return MemoryEstimate(models.weights, process, conditioning, heap_bytes(sampling, on_host=on_host), decode)
+    sampled = heap_bytes(sampling, on_host=on_host)
+    return MemoryEstimate(models.weights, process, conditioning, sampled, decode, models.adapters)

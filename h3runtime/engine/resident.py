@@ -18,6 +18,7 @@ import torch
 
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.select import choose_linear, linear_choice
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.prompt_cache import PromptCache
@@ -36,6 +37,7 @@ from h3runtime.core import (
 )
 from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine import determinism
+from h3runtime.engine.adapters import AdapterShelf, Taken
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
 from h3runtime.engine.conditions.gathering import conditions_of, steps_of
 from h3runtime.engine.conditions.media_cache import MediaCache
@@ -104,6 +106,7 @@ class ResidentEngine:
         self._partitions = partitions
         self._previews = previews
         self._colours: ColourMap | None = None
+        self.adapters = AdapterShelf(settings.lora_dir, settings.lora_cache_bytes, self.device)
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
@@ -140,7 +143,8 @@ class ResidentEngine:
         self._startup["kernel_build_seconds"] = 0.0
         if self._previews:
             self._colours = ColourMap.of(self.models.vaes.video)
-        self.estimator = Estimator(self.models, tokenizer, self.device)
+        self.adapters.list(self.models.transformers, lambda _: on_progress(Progress("loading")))
+        self.estimator = Estimator(self.models, tokenizer, self.device, self.adapters)
         self._warm_up(on_progress, loader)
         give_back(self.device)
         self.estimator.begin()
@@ -173,6 +177,7 @@ class ResidentEngine:
 
     def _settle(self) -> None:
         """A process keeps some of what its requests made it load and compile: on the CPU the next one comes on top."""
+        self.adapters.settle()
         if self.device.type == "cpu":
             trim()
             self.estimator.begin()
@@ -183,34 +188,46 @@ class ResidentEngine:
         sampler = Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours, self.attentions.tally)
         with variants_of(spec) as variants, polled(layers_of(self.models, spec.task), run.check_stop):
             diagnoses = [Diagnosis(variant) for variant in variants.each]
-            given = self._condition(spec, run, diagnoses[0])
-            made = [
-                self._make(variant, given, sampler, run, diagnosis)
-                for variant, diagnosis in zip(variants.each, diagnoses, strict=True)
-            ]
+            given, taken = self._condition(spec, run, diagnoses[0])
+            with adapted(network, taken.changes):
+                made = [
+                    self._make(variant, given, sampler, run, diagnosis, taken.warnings)
+                    for variant, diagnosis in zip(variants.each, diagnoses, strict=True)
+                ]
             first, *others = variants.publish(made, run.check_stop)
         run.finish()
         self._shares = run.shares()
         return replace(first, timings=run.timings, memory=run.peaks, variants=tuple(others))
 
-    def _condition(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> Conditioned:
+    def _condition(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> tuple[Conditioned, Taken]:
         with run.stage("conditioning", steps_of(spec)):
             with diagnosis.conditioning("media", self.media_cache):
                 conditions = conditions_of(spec, MediaEncoder(self.models.vaes, self.device, self.media_cache, run))
             with diagnosis.conditioning("text", self.conditioner.cache):
                 text = self.conditioner.condition(conditions.pieces, run.should_stop)
                 run.advance()
-            return Conditioned.of(spec, text, conditions)
+            network = self.models.transformer_of(spec.task)
+            taken = self.adapters.take(spec.loras, spec.task.runs_on, network, run.look)
+            return Conditioned.of(spec, text, conditions), taken
 
-    def _make(self, spec: GenerateSpec, given: Conditioned, sampler: Sampler, run: Run, diagnosis: Diagnosis) -> Clip:
-        """One clip under the name that its spec has."""
+    def _make(
+        self,
+        spec: GenerateSpec,
+        given: Conditioned,
+        sampler: Sampler,
+        run: Run,
+        diagnosis: Diagnosis,
+        warnings: tuple[str, ...],
+    ) -> Clip:
+        """One clip under the name that its spec has. warnings: of its adapters."""
         latents = sampler.sample(spec, given, run, diagnosis)
         extras = Extras.of(spec, latents, diagnosis.latents)
         decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
         extras.publish()
         estimated = partial(self._estimate, spec, given.layout)
         diagnostics = diagnosis.report(latents, given.layout, given.conditions.inputs, run.peaks, estimated)
-        return self._clip(spec, decoded, sampler.attention.name, extras.latents, diagnostics)
+        clip = self._clip(spec, decoded, sampler.attention.name, extras.latents, diagnostics)
+        return replace(clip, warnings=(*clip.warnings, *warnings))
 
     def facts(self) -> EngineFacts:
         return EngineFacts(
@@ -224,6 +241,7 @@ class ResidentEngine:
             warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._warm_up_fault])),
             # The first clip of a process pays for what the others find done, as the first job of a server does.
             warm_up=tuple(self._warmed[1:] or self._warmed),
+            adapters=self.adapters.facts,
         )
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
@@ -232,6 +250,7 @@ class ResidentEngine:
 
     def close(self) -> None:
         """Give the device's memory back."""
+        self.adapters.clear()
         for name in ("models", "conditioner", "media_cache", "estimator"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -304,6 +323,10 @@ class ResidentEngine:
         if self.settings.vae_tile_size != TRAINED_TILE:
             size = f"video VAE tiles of {self.settings.vae_tile_size} px"
             found.append(f"{size}: only {TRAINED_TILE} was trained, expect a grid")
+        if task is None:
+            found += [
+                f"the adapter {facts.file} can't be used: {facts.fault}" for facts in self.adapters.facts if facts.fault
+            ]
         return tuple(found)
 
     def _warm_up(self, on_progress: OnProgress, loader: Loader) -> None:

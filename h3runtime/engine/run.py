@@ -93,6 +93,11 @@ class Run:
         """Nothing new, but it gets on: what watches for silence must know."""
         self._report(self._step or 0, self._steps)
 
+    def look(self) -> None:
+        """In the middle of work without steps of its own: it gets on, and whether it should."""
+        self.alive()
+        self.check_stop()
+
     @property
     def should_stop(self) -> ShouldStop:
         return self._should_stop

@@ -11,7 +11,7 @@ from h3runtime.api.judging.clip import Judged
 from h3runtime.api.judging.resolve import sampling_of
 from h3runtime.api.request import FormatBody, GenerateBody
 from h3runtime.api.rules import Backends
-from h3runtime.core import EncodeSettings, GenerateSpec, TailRequest
+from h3runtime.core import AdapterUse, EncodeSettings, GenerateSpec, TailRequest
 
 
 def spec_of(
@@ -24,10 +24,11 @@ def spec_of(
     words: Mapping[str, Any],
     tail: TailRequest | None = None,
     backends: Backends | None = None,
+    loras: tuple[AdapterUse, ...] = (),
 ) -> GenerateSpec:
     """words: the request as it came; what it holds of media is left out. A seed is drawn where it is left open.
 
-    backends: what runs it, if that was judged already; else what the body names.
+    backends: what runs it, if that was judged already; else what the body names. loras: its adapters, judged.
     """
     resolved = judged.resolved
     chosen = backends or Backends(body.attention, body.linear)
@@ -49,6 +50,7 @@ def spec_of(
         attention=chosen.attention,
         attention_plan=resolved.attention_plan,
         linear=chosen.linear,
+        loras=loras,
         encode=encode_of(body.format),
         overwrite=body.overwrite,
         save_latents=body.save_latents,

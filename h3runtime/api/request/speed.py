@@ -52,6 +52,7 @@ class LoraBody(Strict):
     name: str = Field(description="A name that `/ready` lists.")
     strength: float = Field(1.0, ge=-100, le=100, description="1 is the adapter as it was trained.")
     alpha: float | None = Field(None, gt=0, description="Where the adapter's file has none.")
+    partial: bool = Field(False, description="Apply what matches of an adapter that the model lacks layers of.")
 
 
 class RefineBody(Strict):

@@ -80,7 +80,7 @@ RANGES: Mapping[str, str] = {
     "quality": "'exact', or 'high', 'medium', 'low' with evidence for what is loaded",
     "cache_start_percent": "0..1",
     "cache_end_percent": "0..1",
-    "loras": "a list of {name, strength, alpha}",
+    "loras": "a list of {name, strength, alpha, partial}",
     "refine": "{scale, steps, denoise}, or none",
     "refine.scale": "1.5..2",
     "n": f"1..{MAX_CLIPS}",

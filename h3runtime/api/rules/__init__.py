@@ -16,6 +16,7 @@ from h3runtime.api.rules.clips import judge_count
 from h3runtime.api.rules.guides import judge_guides
 from h3runtime.api.rules.length import judge_length, judge_training
 from h3runtime.api.rules.levels import judge_levels
+from h3runtime.api.rules.loras import judge_loras
 from h3runtime.api.rules.masks import judge_masks
 from h3runtime.api.rules.output import judge_output
 from h3runtime.api.rules.plan import judge_plan
@@ -32,6 +33,7 @@ __all__ = [
     "judge_guides",
     "judge_length",
     "judge_levels",
+    "judge_loras",
     "judge_masks",
     "judge_output",
     "judge_plan",

@@ -1,7 +1,7 @@
-"""Quality levels, step reuse, adapters, refining: what of them this server can do, and what contradicts what.
+"""Quality levels, step reuse, refining: what of them this server can do, and what contradicts what.
 
 A level but `exact` needs evidence that it was measured on the loaded checkpoint; there is none, so they are refused by
-name, as are modes, adapters and refining that nothing here implements (service-contract, `quality` to `refine`).
+name, as are modes and refining that nothing here implements (service-contract, `quality` to `refine`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ def judge_levels(body: GenerateBody, verdict: Verdict) -> None:
         for name in CACHE_FIELDS:
             if getattr(body, name) is not None:
                 verdict.refuse(name, "does nothing without a cache_mode", "leave it out")
-    for index, lora in enumerate(body.loras):
-        verdict.refuse(f"loras[{index}].name", f"there is no adapter {ascii(lora.name)[:60]}", "this server has none")
     if body.refine is not None:
         verdict.refuse("refine", "no upscaler is configured", "null, or leave it out")
 

@@ -19,7 +19,7 @@ from h3runtime.api.inputs.opened import OpenedClip
 from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
 from h3runtime.cli.generation.judging import Ruling, rule_on
 from h3runtime.cli.generation.links import Wish, wish_of
-from h3runtime.core import FPS, MIN_FRAMES, SAMPLE_RATE, GenerateSpec, GuideInput, MediaFile
+from h3runtime.core import FPS, MIN_FRAMES, SAMPLE_RATE, AdapterUse, GenerateSpec, GuideInput, MediaFile
 from h3runtime.errors import BadMedia, InvalidRequest, Offence, invalid
 from h3runtime.media.intake.examine import ClipMeasure, Measured, SoundMeasure
 from h3runtime.media.sound import samples_for
@@ -40,6 +40,10 @@ class Planned:
     share: Share
     guide: Path | None
     ruling: Ruling
+
+    def with_adapters(self, loras: tuple[AdapterUse, ...]) -> Planned:
+        """Once an engine is there that knows them."""
+        return replace(self, spec=replace(self.spec, loras=loras))
 
 
 def plan_chain(

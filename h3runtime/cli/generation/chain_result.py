@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from h3runtime import __version__
-from h3runtime.api.answers import check_answer
+from h3runtime.api.answers import check_answer, lora_answer
 from h3runtime.cli.generation.chain_plan import Planned
 from h3runtime.core import FPS, Clip, EncodeSettings, EngineFacts
 from h3runtime.media.mux import WrittenClip
@@ -64,6 +64,7 @@ def _clip_facts(index: int, plan: Planned, clip: Clip) -> dict[str, Any]:
         "forwards": clip.forwards,
         "attention": clip.attention,
         "linear": clip.linear,
+        "loras": [lora_answer(use) for use in spec.loras],
         "sha256": clip.sha256,
         "warnings": [*plan.ruling.judged.verdict.warnings, *clip.warnings],
         "checks": {name: check_answer(check) for name, check in clip.checks.items()},

@@ -48,6 +48,11 @@ class KeyframeFlag(NamedTuple):
     file: Path
 
 
+class LoraFlag(NamedTuple):
+    name: str
+    strength: float | None
+
+
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
     for name, (kind, help_text) in FIELDS.items():
         parser.add_argument(flag(name), type=kind, metavar="VALUE", help=help_text)
@@ -78,13 +83,21 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
         help="A picture, clip or voice to take after: <Picture 1>, <Video 1>, <Audio 1> of the prompt, each kind "
         "numbered in the order given. May be given again.",
     )
+    parser.add_argument(
+        "--lora",
+        dest="loras",
+        type=_lora,
+        action="append",
+        metavar="NAME[:STRENGTH]",
+        help="An adapter by its name, which is its file's in H3_LORA_DIR without .safetensors. May be given again.",
+    )
     parser.add_argument("--save-latents", action="store_true", help="Also write OUT.mp4.latents.safetensors.")
     parser.add_argument("--diagnostics", action="store_true", help="Step times, hashes and inputs in the JSON.")
 
 
 def blank() -> dict[str, Any]:
     """Every flag of `add_request_flags` as if it weren't given: for commands that make a clip without them."""
-    return dict.fromkeys([*FIELDS, "n", *MEDIA, "keyframes", "references", *SWITCHES, *ENCODER])
+    return dict.fromkeys([*FIELDS, "n", *MEDIA, "keyframes", "references", "loras", *SWITCHES, *ENCODER])
 
 
 def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -99,6 +112,8 @@ def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
         raw["references"] = [
             {"type": kind_of(file) or "image", "source": _value(file)} for file in arguments.references
         ]
+    if arguments.loras:
+        raw["loras"] = [_as_lora(item) for item in arguments.loras]
     if form := format_of(arguments, getattr(arguments, "output", None)):
         raw["format"] = form
     return raw
@@ -112,6 +127,19 @@ def _as_keyframe(item: KeyframeFlag) -> dict[str, Any]:
     """A file of no kind is judged as a picture, and refused as one."""
     name = {"video": "video", "audio": "audio"}.get(kind_of(item.file) or "", "image")
     return {"frame": item.frame, name: _value(item.file)}
+
+
+def _as_lora(item: LoraFlag) -> dict[str, Any]:
+    return {"name": item.name} | ({} if item.strength is None else {"strength": item.strength})
+
+
+def _lora(text: str) -> LoraFlag:
+    """What follows the last colon is a strength if it is a number; a name may have colons of its own."""
+    name, colon, strength = text.rpartition(":")
+    try:
+        return LoraFlag(name, float(strength)) if colon and name else LoraFlag(text, None)
+    except ValueError:
+        return LoraFlag(text, None)
 
 
 def _keyframe(text: str) -> KeyframeFlag:

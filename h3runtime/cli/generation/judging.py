@@ -1,8 +1,8 @@
 """One raw request -> what the engine is given, by the very code that judges a client's.
 
 What differs from a server: paths are this machine's own, from the folder of the request's file on; there are no uploads
-and no jobs; names of backends, and what was trained, are judged once an engine is there that knows them. Fed by
-`entries`; read by the command and by `chain_plan`.
+and no jobs; names of backends and adapters, and what was trained, are judged once an engine is there that knows them.
+Fed by `entries`; read by the command and by `chain_plan`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
 from h3runtime.api.judging.spec import spec_of
 from h3runtime.api.judging.twice import judge_twice
 from h3runtime.api.request import ReadBody, read_body
-from h3runtime.core import EngineFacts, GenerateSpec
+from h3runtime.core import AdapterUse, EngineFacts, GenerateSpec
 from h3runtime.errors import Offence, invalid
 from h3runtime.settings import Settings
 
@@ -64,17 +64,23 @@ def rule_on(
     return Ruling(raw, read, judge_twice(there, intake, None, faults, judge), faults)
 
 
-def judge_with_engine(rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool) -> None:
-    """Backends that requests name, against what the loaded engine has; and lengths, against what it was trained on."""
-    offences = []
+def judge_with_engine(
+    rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool
+) -> tuple[tuple[AdapterUse, ...], ...]:
+    """Backends and adapters that requests name, against what the loaded engine has; and lengths, against what it was
+    trained on. The adapters of each request."""
+    offences, adapters = [], []
     for index, ruling in enumerate(rulings):
         verdict = rules.Verdict(ruling.read)
         rules.judge_backends(ruling.read.body, facts, verdict)
+        adapters.append(rules.judge_loras(ruling.read.body, ruling.judged.resolved.task, facts, verdict))
+        ruling.judged.verdict.warnings += verdict.warnings
         rules.judge_training(ruling.judged.resolved.frames, facts, ruling.judged.verdict)
         at = f"[{index}]." if is_chain else ""
         offences += [Offence(at + o.field, o.message, o.legal) for o in verdict.offences]
     if offences:
         raise invalid(offences)
+    return tuple(adapters)
 
 
 def _without_folders(words: Any) -> Any:

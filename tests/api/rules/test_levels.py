@@ -66,7 +66,6 @@ def test_what_can_be_done_is_taken(fields: dict[str, Any]) -> None:
         ({"cache_mode": "x"}, "cache_mode", "not one of the legal values"),
         ({"cache_threshold": 0.1}, "cache_threshold", "does nothing"),
         ({"cache_start_percent": 2}, "cache_start_percent", "too large"),
-        ({"loras": [{"name": "style"}]}, "loras[0].name", "no adapter 'style'"),
         ({"loras": [{"strength": 1}]}, "loras[0].name", "missing"),
         ({"loras": ["style"]}, "loras[0]", "not an object"),
         ({"refine": {"scale": 2}}, "refine", "no upscaler"),

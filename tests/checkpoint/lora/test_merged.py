@@ -1,0 +1,208 @@
+"""Adapters in every public layout move weights by what their files say, computed here by other means."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from h3runtime.backends.linear.adapted import adapted
+from h3runtime.checkpoint.synthetic.adapters import LAYOUTS, adapter
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
+from h3runtime.denoiser.dit import Dit
+from tests.checkpoint.lora.models import FULL, PRUNED, bias_of, changes, model, stored_as, target, weight_of
+from tests.checkpoint.tiny_transformer import SIZES
+
+Deltas = dict[str, torch.Tensor]
+ALPHAS = {"resized": 6.0, "bare": 4.0}
+"""Of layouts whose files have none: 3 is the commonest rank of `resized`, whatever that of a layer."""
+TOLERANCE = 1e-6
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Path]:
+    folder = tmp_path_factory.mktemp("adapters")
+    for layout in LAYOUTS:
+        adapter(layout, PRUNED).write(folder / f"{layout}.safetensors")
+    return {layout: folder / f"{layout}.safetensors" for layout in LAYOUTS}
+
+
+def our_layer(name: str) -> tuple[str, slice]:
+    """By hand: our name of a stored layer, and which of its rows these are."""
+    inner = PRUNED.heads * PRUNED.head_dim
+    name = name.removeprefix("diffusion_model.")
+    if name.startswith("lora_unet_"):
+        name = name.removeprefix("lora_unet_").replace("token_refiner_blocks", "token_refiner.blocks")
+        name = re.sub(r"blocks_(\d+)_(attn|mlp|adaln_proj)_", r"blocks.\1.\2.", name)
+    name = name.replace("token_refiner.refiner_blocks", "token_refiner.blocks").replace("transformer_blocks", "blocks")
+    for index, part in enumerate("qkv"):
+        if name.endswith(f".to_{part}"):
+            return name.replace(f"to_{part}", "qkv_proj"), slice(index * inner, (index + 1) * inner)
+    theirs = {"to_out.0": "out_proj", "ff.net.0.proj": "mlp.fc1", "ff.net.2": "mlp.fc2"}
+    for old, new in theirs.items():
+        name = name.replace(old, new)
+    return name, slice(None)
+
+
+def deltas_of(path: Path, layout: str, sizes: TransformerSizes) -> Deltas:
+    """alpha / rank * B A of every layer, on our rows, fp64."""
+    tensors = {name: tensor.double() for name, tensor in load_file(path).items()}
+    shapes = target(sizes).shapes
+    found: Deltas = {}
+    for name, down in tensors.items():
+        half = re.fullmatch(r"(.+)\.(lora_A|lora_down)(\.default)?(\.weight)?", name)
+        if half is None:
+            continue
+        up_name = name.replace("lora_A", "lora_B").replace("lora_down", "lora_up")
+        delta = tensors[up_name] @ down
+        rank = down.shape[0]
+        if f"{half[1]}.alpha" in tensors:
+            delta *= tensors[f"{half[1]}.alpha"] / rank
+        elif layout == "diffusers":
+            delta *= 0.5
+        elif layout == "resized":
+            delta *= 2.0
+        layer, rows = our_layer(half[1])
+        if shapes[f"{layer}.weight"][1] != delta.shape[1]:
+            continue
+        if "ff.net.0" in half[1]:
+            value, gate = delta.chunk(2)
+            delta = torch.cat([gate, value])
+        if layout == "diffsynth" and layer.endswith("qkv_proj"):
+            heads = [delta[i * 3 * sizes.head_dim :][: 3 * sizes.head_dim].chunk(3) for i in range(sizes.heads)]
+            delta = torch.cat([head[part] for part in range(3) for head in heads])
+        whole = found.setdefault(layer, torch.zeros(shapes[f"{layer}.weight"], dtype=torch.float64))
+        whole[rows] += delta
+    return found
+
+
+def assert_moved(network: Dit, before: Mapping[str, torch.Tensor], deltas: Deltas, strength: float = 1.0) -> None:
+    for layer, delta in deltas.items():
+        wanted = before[layer].double() + strength * delta
+        found = weight_of(network, layer).double()
+        assert float((found - wanted).abs().max()) <= TOLERANCE * float(wanted.abs().max()), layer
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "bare"])
+def test_the_weight_is_moved_by_the_delta(files: Mapping[str, Path], layout: str) -> None:
+    network, path = model(), files[layout]
+    deltas = deltas_of(path, layout, PRUNED)
+    assert len(deltas) >= 9
+    before = {layer: weight_of(network, layer) for layer in deltas}
+    with adapted(network, changes(path, target(), alpha=ALPHAS.get(layout))):
+        assert_moved(network, before, deltas)
+    assert all(torch.equal(weight_of(network, layer), before[layer]) for layer in deltas)
+
+
+def test_adaln_of_the_full_width_moves_a_full_transformer(files: Mapping[str, Path]) -> None:
+    network, path = model(FULL), files["bare"]
+    deltas = deltas_of(path, "bare", FULL)
+    assert "final_layer.adaln_proj.linear" in deltas and "blocks.1.adaln_proj.linear" in deltas
+    before = {layer: weight_of(network, layer) for layer in deltas}
+    with adapted(network, changes(path, target(FULL), alpha=ALPHAS["bare"])):
+        assert_moved(network, before, deltas)
+
+
+@pytest.mark.parametrize("strength", [0.5, -1.0, 2.0])
+def test_strength_scales_the_delta(files: Mapping[str, Path], strength: float) -> None:
+    network, path = model(), files["comfyui_turbo"]
+    deltas = deltas_of(path, "comfyui_turbo", PRUNED)
+    before = {layer: weight_of(network, layer) for layer in deltas}
+    with adapted(network, changes(path, target(), strength)):
+        assert_moved(network, before, deltas, strength)
+
+
+def test_several_at_once_add_up(files: Mapping[str, Path]) -> None:
+    network = model()
+    one, other = (deltas_of(files[name], name, PRUNED) for name in ("comfyui_turbo", "kohya"))
+    before = {layer: weight_of(network, layer) for layer in one}
+    both = {
+        layer: [*changes(files["comfyui_turbo"], target())[layer], *changes(files["kohya"], target(), -0.5)[layer]]
+        for layer in one
+    }
+    with adapted(network, both):
+        assert_moved(network, before, {layer: one[layer] - 0.5 * other[layer] for layer in one})
+
+
+@pytest.mark.parametrize("form", ["int8 convrot 64", "nvfp4", "fp8 full precision", "mxfp8", "w4a8"])
+def test_a_quantised_weight_is_moved_as_it_is_stored(tmp_path: Path, form: str) -> None:
+    network = stored_as(form, tmp_path / "base.safetensors")
+    sizes = SIZES
+    path = tmp_path / "adapter.safetensors"
+    adapter("pruned", sizes).write(path)
+    tensors = load_file(path)
+    layers = [f"blocks.0.{leaf}" for leaf in ("attn.qkv_proj", "attn.out_proj", "mlp.fc1", "mlp.fc2")]
+    before = {layer: weight_of(network, layer) for layer in layers}
+    deltas = {
+        layer: tensors[f"{layer}.lora_B.weight"].double() @ tensors[f"{layer}.lora_A.weight"].double()
+        for layer in layers
+    }
+    where = target(sizes)
+    mine = {layer: found for layer, found in changes(path, where).items() if layer in layers}
+    with adapted(network, mine):
+        assert_moved(network, before, deltas)
+    assert all(torch.equal(weight_of(network, layer), before[layer]) for layer in layers)
+
+
+def test_replacements_are_exact_at_strength_one_and_stack_by_their_distance(files: Mapping[str, Path]) -> None:
+    network, path = model(), files["pruned_complete"]
+    layer = "blocks.1.adaln_proj.linear"
+    stored = load_file(path)
+    new, bias = (stored[f"diffusion_model.{layer}.{leaf}"].float() for leaf in ("weight", "bias"))
+    own, own_bias = weight_of(network, layer), bias_of(network, layer)
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(3))
+    whole = {layer: changes(path, target())[layer]}
+    with adapted(network, whole):
+        module = network.get_submodule(layer)
+        assert torch.equal(module(x), torch.nn.functional.linear(x, new, bias))
+    half = changes(path, target(), 0.25)[layer]
+    with adapted(network, {layer: [*half, *half]}):
+        torch.testing.assert_close(weight_of(network, layer), own + 0.5 * (new - own), rtol=0, atol=2e-6)
+        torch.testing.assert_close(bias_of(network, layer), own_bias + 0.5 * (bias - own_bias), rtol=0, atol=1e-6)
+
+
+def test_a_bank_of_whole_heads_and_one_of_offsets_are_the_same_bank(files: Mapping[str, Path]) -> None:
+    network = model()
+    heads = load_file(files["pdd"])["proj_out.weight"]
+    with adapted(network, changes(files["pdd"], target())):
+        whole = network.final_layer.video_out.weight.clone()
+        assert network.final_layer.video_out.bank == network.final_layer.audio_out.bank == 32
+    assert network.final_layer.video_out.bank == 1
+    torch.testing.assert_close(whole.view(32, 16, -1)[0], heads[0], rtol=0, atol=0)
+    torch.testing.assert_close(whole.view(32, 16, -1)[1:], heads[1:] - heads[:1], rtol=0, atol=0)
+    stacked = changes(files["pdd_comfyui"], target())["final_layer.video_out"]
+    with adapted(network, {"final_layer.video_out": stacked}):
+        assert network.final_layer.video_out.bank == 32
+
+
+def test_a_bank_at_half_strength_is_half_way(files: Mapping[str, Path]) -> None:
+    network, path = model(), files["pdd_comfyui"]
+    own = network.final_layer.video_out.weight.clone()
+    new = load_file(path)["diffusion_model.final_layer.video_out.weight.set_weight"]
+    with adapted(network, {"final_layer.video_out": changes(path, target(), 0.5)["final_layer.video_out"]}):
+        found = network.final_layer.video_out.weight
+        torch.testing.assert_close(found[:16], own + 0.5 * (new[:16] - own), rtol=0, atol=1e-6)
+        torch.testing.assert_close(found[16:], 0.5 * new[16:], rtol=0, atol=1e-6)
+
+
+def test_whole_differences_move_norms_biases_and_projections(files: Mapping[str, Path]) -> None:
+    network, path = model(), files["fasth3"]
+    stored = load_file(path)
+    layers = {
+        "blocks.1.norm1": "transformer_blocks.1.norm1",
+        "token_refiner.blocks.0.attn.q_norm": "token_refiner.refiner_blocks.0.attn.norm_q",
+        "video_patch_proj": "proj_in",
+        "final_layer.video_out": "proj_out",
+        "final_layer.norm": "norm_out.norm",
+    }
+    before = {layer: weight_of(network, layer) for layer in layers}
+    bias = bias_of(network, "video_patch_proj")
+    with adapted(network, changes(path, target(), 0.5)):
+        for layer, theirs in layers.items():
+            wanted = before[layer] + 0.5 * stored[f"{theirs}.diff"].float()
+            torch.testing.assert_close(weight_of(network, layer), wanted, rtol=0, atol=1e-6)
+        moved = bias + 0.5 * stored["proj_in.diff_b"].float()
+        torch.testing.assert_close(bias_of(network, "video_patch_proj"), moved, rtol=0, atol=1e-6)
+    assert all(torch.equal(weight_of(network, layer), before[layer]) for layer in layers)
