@@ -133,14 +133,15 @@ class ResidentEngine:
         tokenizer = PromptTokenizer.from_folder(self.paths.tokenizer)
         loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component)
         self.models: Models = loader.models(COMPUTE_DTYPE)
+        building = time.monotonic()
         self.attentions.fit({network.config.head_dim for network in self.models.transformers.values()})
+        # Its first call compiles what it needs; the reference needs nothing.
         self.attention, self.attention_why = self.attentions.choose(self.settings.attention)
+        self._startup["kernel_build_seconds"] = time.monotonic() - building
         encoder_hash = self.models.facts_of("text_encoder").sha256
         cache = PromptCache(self.settings.prompt_cache_bytes)
         self.conditioner = Conditioner(tokenizer, self.models.text_encoder, encoder_hash, cache)
         self.media_cache = MediaCache(self.settings.prompt_cache_bytes)
-        # No backend of this version compiles anything.
-        self._startup["kernel_build_seconds"] = 0.0
         if self._previews:
             self._colours = ColourMap.of(self.models.vaes.video)
         self.adapters.list(self.models.transformers, lambda _: on_progress(Progress("loading")))

@@ -1,8 +1,9 @@
 """`kj_head_sliced`: some heads at a time through another backend, which bounds what that one's copies take.
 
-Heads don't see each other, so the numbers are the other backend's own, bit for bit wherever its scales are a head's own
-(all but `cudnn_fp8`, which has one a tensor). The inner backend gets views [B, S, h, D] of q, k and v; its results land
-in one tensor [B, S, H, D]. `H3_HEAD_SLICE_BACKEND` names it, `H3_HEAD_SLICE_SIZE` is h.
+Heads don't see each other, so the numbers are the other backend's own: bit for bit on the CPU, and wherever a kernel
+has no plan, mean or scale that depends on how many heads there are (`cudnn_fp8` has one scale a tensor). The inner
+backend gets views [B, S, h, D] of q, k and v; its results land in one tensor [B, S, H, D]. `H3_HEAD_SLICE_BACKEND`
+names it, `H3_HEAD_SLICE_SIZE` is h.
 """
 
 from __future__ import annotations
