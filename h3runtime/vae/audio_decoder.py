@@ -19,6 +19,7 @@ from itertools import pairwise
 import torch
 from torch import nn
 
+from h3runtime.vae.audio_banded import anti_aliased
 from h3runtime.vae.audio_config import AudioDecoderConfig
 from h3runtime.vae.audio_encoder import SNAKE_EPS
 from h3runtime.vae.audio_filters import DownsampleByTwo, UpsampleByTwo
@@ -33,13 +34,19 @@ class SnakeBeta(nn.Module):
         self.beta = nn.Parameter(torch.empty(channels))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        frequency = self.alpha.exp()[:, None]
-        magnitude = self.beta.exp()[:, None]
-        return x + (magnitude + SNAKE_EPS).reciprocal() * torch.sin(frequency * x).square()
+        frequency, strength = self.factors()
+        return x + strength * torch.sin(frequency * x).square()
+
+    def factors(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """a and 1 / (b + 1e-9), both [C, 1]."""
+        return self.alpha.exp()[:, None], (self.beta.exp()[:, None] + SNAKE_EPS).reciprocal()
 
 
 class AntiAliased(nn.Module):
-    """SnakeBeta at twice the rate, so that the harmonics it makes don't fold back; [B, C, L] -> [B, C, L]."""
+    """SnakeBeta at twice the rate, so that the harmonics it makes don't fold back; [B, C, L] -> [B, C, L].
+
+    On the CPU, where nothing is trained, by the products of `audio_banded`.
+    """
 
     def __init__(self, channels: int, taps: int) -> None:
         super().__init__()
@@ -48,6 +55,12 @@ class AntiAliased(nn.Module):
         self.downsample = DownsampleByTwo(taps)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if x.device.type == "cpu" and not torch.is_grad_enabled():
+            return anti_aliased(x, self.upsample.filter, self.downsample.lowpass.filter, *self.act.factors())
+        return self.filtered(x)
+
+    def filtered(self, x: torch.Tensor) -> torch.Tensor:
+        """By convolutions, which define the result."""
         out: torch.Tensor = self.downsample(self.act(self.upsample(x)))
         return out
 
