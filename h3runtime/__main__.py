@@ -55,9 +55,12 @@ def build_parser() -> argparse.ArgumentParser:
 def _run(arguments: Sequence[str] | None) -> int:
     from h3runtime.cli.report import print_error, print_os_error
     from h3runtime.errors import H3Error
+    from h3runtime.observe.importing import uncollected
 
     try:
-        parsed = build_parser().parse_args(arguments)
+        with uncollected():
+            parser = build_parser()
+        parsed = parser.parse_args(arguments)
         code: int = parsed.run(parsed)
         return code
     except H3Error as error:

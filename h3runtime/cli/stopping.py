@@ -15,6 +15,7 @@ from types import FrameType, TracebackType
 from typing import Any, Self
 
 from h3runtime.cli.leaving import Leaving, take_signals
+from h3runtime.observe.importing import uncollected
 
 
 class Stopping:
@@ -49,7 +50,8 @@ class Stopping:
         self._leaving = Leaving(clean)
         self._heed()
         try:
-            yield
+            with uncollected():
+                yield
         finally:
             self._leaving = None
 

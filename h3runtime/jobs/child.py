@@ -39,6 +39,7 @@ from h3runtime.jobs.messages import (
 from h3runtime.jobs.processes import end_descendants
 from h3runtime.media.delivery import FULL
 from h3runtime.observe import logs
+from h3runtime.observe.importing import uncollected
 from h3runtime.observe.private import keep_private, privacy
 from h3runtime.observe.spans import span
 
@@ -85,7 +86,8 @@ def _configure_logs(file: Path | None) -> None:
 
 def _load(factory: str, arguments: tuple[Any, ...], wire: _Wire) -> Engine:
     module, _, function = factory.partition(":")
-    create: Callable[..., Engine] = getattr(importlib.import_module(module), function)
+    with uncollected():
+        create: Callable[..., Engine] = getattr(importlib.import_module(module), function)
     engine = create(*arguments)
     engine.load(lambda progress: wire.send(Advanced(None, progress)))
     wire.send(Loaded(engine.facts()))
