@@ -218,7 +218,7 @@ def block_forward(
     mask: torch.Tensor | None,
 ) -> torch.Tensor:
     """One block: h [B, S, hidden]; vectors [K, B, 6 hidden] of each kind of rows, select [S, K] each row's kind."""
-    spread = torch.bmm(select.expand(len(h), -1, -1), vectors.transpose(0, 1))
+    spread = torch.bmm(select.expand(h.shape[0], -1, -1), vectors.transpose(0, 1))
     shift1, scale1, gate1, shift2, scale2, gate2 = spread.chunk(BLOCK_VECTORS, -1)
     h = h + gate1 * _attention(block.attn, _norm(block.norm1, h) * (1 + scale1) + shift1, (cos, sin), mask)
     return h + gate2 * _mlp(block.mlp, _norm(block.norm2, h) * (1 + scale2) + shift2)

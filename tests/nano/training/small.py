@@ -28,14 +28,15 @@ def small_dit() -> Dit:
     return dit
 
 
-def small_pupil() -> Pupil:
+def small_pupil(device: torch.device = CPU) -> Pupil:
     encoder = model.text_encoder(Vocabulary.load().rows)
     initialise(encoder, 0)
-    return Pupil.of(small_dit(), encoder)
+    return Pupil.of(small_dit().to(device), encoder.to(device))
 
 
-def small_lectern() -> Lectern:
-    video, audio = untrained_video_vae(), untrained_audio_vae()
+def small_lectern(device: torch.device = CPU) -> Lectern:
+    video, audio = untrained_video_vae().to(device), untrained_audio_vae().to(device)
     with clips.Planner([SIZE], seed=1, workers=0) as planner:
-        shelves = clips.shelves([SIZE], planner, video, audio, CPU, print)
-    return Lectern(shelves, clips.references(video, audio, CPU, side=64), Vocabulary.load(), small_dit())
+        shelves = clips.shelves([SIZE], planner, video, audio, device, print)
+    references = clips.references(video, audio, device, side=64)
+    return Lectern(shelves, references, Vocabulary.load(), small_dit().to(device))
