@@ -28,7 +28,7 @@ from h3runtime.checkpoint.synthetic.published import SetFormat
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.errors import CheckpointError
 from h3runtime.nano import model
-from h3runtime.nano.training.joint import Sizes
+from h3runtime.nano.training.curriculum import Sizes
 from h3runtime.quant import int8
 
 NAMES = {
