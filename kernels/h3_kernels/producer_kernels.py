@@ -17,7 +17,7 @@ SMALLEST_SCALE = tl.constexpr(1e-30)
 
 
 @triton.jit
-def _store_row(y, out, codes, scales, row, at, inside, width, FP8: tl.constexpr, INTERPRETED: tl.constexpr):  # noqa: N803
+def _store_row(y, out, codes, scales, row, at, inside, width, FP8: tl.constexpr, INTERPRETED: tl.constexpr):
     """y, rounded already, as it is; or as E4M3 codes and the row's scale, by the rule of `quant.fp8`."""
     if FP8:
         amax = tl.max(tl.abs(y), 0)
@@ -44,11 +44,11 @@ def norm_modulate_kernel(
     table_stride,
     width,
     eps,
-    NORM: tl.constexpr,  # noqa: N803
-    MODULATE: tl.constexpr,  # noqa: N803
-    FP8: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    INTERPRETED: tl.constexpr,  # noqa: N803
+    NORM: tl.constexpr,
+    MODULATE: tl.constexpr,
+    FP8: tl.constexpr,
+    BLOCK: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
@@ -85,19 +85,18 @@ def norm_rotate_kernel(
     head_stride,
     heads,
     eps,
-    HALF: tl.constexpr,  # noqa: N803
-    TAIL: tl.constexpr,  # noqa: N803
-    NORM: tl.constexpr,  # noqa: N803
-    ROTATE: tl.constexpr,  # noqa: N803
-    HEADS: tl.constexpr,  # noqa: N803
-    HALF_BLOCK: tl.constexpr,  # noqa: N803
-    TAIL_BLOCK: tl.constexpr,  # noqa: N803
-    INTERPRETED: tl.constexpr,  # noqa: N803
+    HALF: tl.constexpr,
+    TAIL: tl.constexpr,
+    NORM: tl.constexpr,
+    ROTATE: tl.constexpr,
+    HEADS: tl.constexpr,
+    HALF_BLOCK: tl.constexpr,
+    TAIL_BLOCK: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
-    """All heads of q (program (row, 0)) or k (program (row, 1)) of one row.
+    """All heads of q (program (row, 0)) or k (program (row, 1)) of one row, in place.
 
-    The two halves that turn, and the tail that doesn't, are tiles of their own: every element is read and written by
-    one thread, which is what makes working in place safe.
+    The two halves that turn, and the tail that doesn't, are tiles of their own, so nothing is read twice.
     """
     row = tl.program_id(0).to(tl.int64)
     part = tl.program_id(1)
@@ -113,6 +112,8 @@ def norm_rotate_kernel(
     in_tail = (head < heads) & (t < TAIL)
     if TAIL > 0:
         tail = _load_heads(x, 2 * HALF + t, rows, in_tail)
+    # Small tiles are held by several threads at once: none may write before all have read.
+    tl.debug_barrier()
     if NORM:
         squares = tl.sum(first * first, 1) + tl.sum(second * second, 1)
         if TAIL > 0:
@@ -147,9 +148,9 @@ def swiglu_kernel(
     scales,
     x_stride,
     width,
-    FP8: tl.constexpr,  # noqa: N803
-    BLOCK: tl.constexpr,  # noqa: N803
-    INTERPRETED: tl.constexpr,  # noqa: N803
+    FP8: tl.constexpr,
+    BLOCK: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
     """Gate x[:, :width] is overwritten by the product unless it goes to `codes`."""
     row = tl.program_id(0).to(tl.int64)
@@ -175,8 +176,8 @@ def add_gated_kernel(
     update_stride,
     table_stride,
     width,
-    BLOCK: tl.constexpr,  # noqa: N803
-    INTERPRETED: tl.constexpr,  # noqa: N803
+    BLOCK: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -12,9 +12,9 @@ import triton.language as tl
 
 
 @triton.jit
-def _keep_bits(x, KEPT: tl.constexpr):  # noqa: N803
+def _keep_bits(x, KEPT: tl.constexpr):
     """fp32 x with KEPT explicit bits of mantissa, to nearest even; finite x."""
-    CUT: tl.constexpr = 23 - KEPT  # noqa: N806
+    CUT: tl.constexpr = 23 - KEPT
     bits = x.to(tl.int32, bitcast=True)
     odd = (bits >> CUT) & 1
     bits = (bits + ((1 << (CUT - 1)) - 1) + odd) & -(1 << CUT)
@@ -22,7 +22,7 @@ def _keep_bits(x, KEPT: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def rounded(x, dtype: tl.constexpr, INTERPRETED: tl.constexpr):  # noqa: N803
+def rounded(x, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
     """fp32 -> fp32 that `dtype` (bf16 or fp32) can hold."""
     if dtype == tl.bfloat16:
         if INTERPRETED:
@@ -32,7 +32,7 @@ def rounded(x, dtype: tl.constexpr, INTERPRETED: tl.constexpr):  # noqa: N803
 
 
 @triton.jit
-def to_e4m3(x, INTERPRETED: tl.constexpr):  # noqa: N803
+def to_e4m3(x, INTERPRETED: tl.constexpr):
     """fp32 in [-448, 448] -> E4M3."""
     if INTERPRETED:
         # Adding 1.5 * 2^14 leaves multiples of 2^-9, the spacing below 2^-6.

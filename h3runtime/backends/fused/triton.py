@@ -2,7 +2,8 @@
 
 RoPE, SwiGLU and gates equal the definition bit for bit; norms differ in the order of a sum, which moves at most one
 element in a thousand by one BF16 ulp (architecture.md, Fused producers). Imports `h3_kernels`, and Triton with it, at
-the first call. Fed by the blocks; holds nothing but the row indices of the last few runs' sequences.
+the first call. Fed by the blocks; holds nothing but the row indices of the last few runs' sequences. Experimental until
+`tests/gpu/test_kernels.py` passed on a device, whatever the interpreter says.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ CAPABILITY: Final = (8, 0)
 
 class TritonProducers:
     name = "triton"
-    grade = "validated"
+    grade = "experimental"
 
     def __init__(self) -> None:
         self._indices: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
