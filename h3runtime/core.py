@@ -596,7 +596,8 @@ class EngineFacts:
     """What a loaded engine says of itself, once; plain values, so that the API can show them without torch.
 
     checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`, by the
-    FL2VA transformer where there are both. warm_up: how long the warm-up clips took, a first history.
+    FL2VA transformer where there are both. warm_up: how long the warm-up clips took, a first history. fused: who makes
+    what lies between a block's matrix products; None where nobody asked.
     """
 
     device: str
@@ -609,6 +610,7 @@ class EngineFacts:
     warnings: tuple[str, ...] = ()
     warm_up: tuple[Work, ...] = ()
     adapters: tuple[AdapterFacts, ...] = ()
+    fused: BackendChoice | None = None
 
     @property
     def trained_frames(self) -> tuple[int, int]:

@@ -339,6 +339,11 @@ class Settings(BaseSettings):
         1, ge=1, le=4096, description="Chunks of rows that a block's MLP is computed in; 1 is all rows at once."
     )
     linear: str = Field("auto", min_length=1, description="Linear backend; auto chooses one and says why.")
+    fused: str = Field(
+        "auto",
+        min_length=1,
+        description="Who computes what lies between a block's matrix products; auto chooses one and says why.",
+    )
     warmup_shapes: Annotated[tuple[tuple[int, int, int], ...], NoDecode, BeforeValidator(_shapes)] = Field(
         # Two sizes: what a clip costs at least can be told from what it costs by its size (jobs/history.py).
         ((64, 64, 5), (256, 256, 5)),

@@ -28,7 +28,7 @@ LATER = """
 UPSCALER_PATH NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION NVFP4_FC2_LT_SPLITK1 RESIDENCY
 """
 """Of these, what nothing consumes yet; a knob that does nothing is refused as unknown."""
-OURS = "LORA_CACHE_BYTES RESTARTS RESTART_WINDOW QKV_ORDER READ_SECONDS TLS_CERT TLS_KEY OTLP_ENDPOINT"
+OURS = "FUSED LORA_CACHE_BYTES RESTARTS RESTART_WINDOW QKV_ORDER READ_SECONDS TLS_CERT TLS_KEY OTLP_ENDPOINT"
 """Knobs beyond the contract."""
 
 
@@ -112,7 +112,7 @@ def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.max_json_bytes, settings.max_upload_bytes) == (32 * 2**20, 512 * 2**20)
     assert (settings.disk_floor_bytes, settings.max_area, settings.max_frames) == (2 * 2**30, 1032192, 362)
     assert (settings.vae_dtype, settings.vae_tile_size, settings.vae_blend) == ("float16", 256, "blended")
-    assert (settings.device, settings.attention, settings.linear) == ("auto", "auto", "auto")
+    assert (settings.device, settings.attention, settings.linear, settings.fused) == ("auto",) * 4
     assert (settings.head_slice_backend, settings.head_slice_size, settings.mlp_chunks) == ("sage2", 8, 1)
     assert (settings.sol_tau, settings.sol_min_tokens, settings.sol_thresh_type) == (1.3, 4096, "diag")
     assert settings.sol_int8_qk and settings.sol_int8_pv and not settings.sol_strict

@@ -160,6 +160,7 @@ class ReadyAnswer(BaseModel):
     memory: dict[str, int]
     attention: BackendAnswer | None
     linear: LinearAnswer | None
+    fused: BackendAnswer | None
     codecs: dict[str, list[str]]
     loras: list[str]
     adapters: list[AdapterAnswer]
@@ -206,6 +207,7 @@ def ready_answer(
         "memory": (dict(facts.memory) if facts else {}) | {"host_available_bytes": memory.available_bytes()},
         "attention": _backend(facts.attention) if facts else None,
         "linear": _backend(facts.linear) | {"switchable": list(facts.linear.available)} if facts else None,
+        "fused": _backend(facts.fused) if facts and facts.fused else None,
         "codecs": codecs,
         "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
         "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],
