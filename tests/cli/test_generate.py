@@ -256,9 +256,9 @@ def test_a_failing_clip_is_named_and_nothing_is_left(tmp_path: Path) -> None:
 
 
 def test_a_signal_ends_a_chain_and_leaves_nothing(tmp_path: Path) -> None:
-    written(tmp_path, [{"prompt": "x", "seconds": 0.2}, {"prompt": "step_seconds=0.05", "seconds": 0.2, "steps": 200}])
+    written(tmp_path, [{"prompt": "x", "seconds": 0.2}, {"prompt": "hold", "seconds": 0.2}])
     with start("generate", "request.json", *SMALL[:4], folder=tmp_path) as process:
-        until = time.monotonic() + 30
+        until = time.monotonic() + 120
         while not list(tmp_path.glob(".h3runtime-*/part-0000.mkv")) and time.monotonic() < until:
             time.sleep(0.02)
         time.sleep(0.3)

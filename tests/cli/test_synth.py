@@ -157,10 +157,35 @@ def test_an_unknown_format_is_usage(capsys: pytest.CaptureFixture[str], tmp_path
     assert "fp8_scaled" in capsys.readouterr().err
 
 
-def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "h3runtime", "synth", str(tmp_path / "set"), "--format", "bf16"]
+ENDLESS = """
+import pathlib, sys, time
+from contextlib import contextmanager
+from h3runtime.checkpoint.synthetic import staging
+
+if sys.argv.pop(1) == "made":
+    made = pathlib.Path.mkdir
+    def mkdir(path, *given, **named):
+        made(path, *given, **named)
+        if path.name.startswith(".synth-"):
+            time.sleep(600)
+    pathlib.Path.mkdir = mkdir
+else:
+    @contextmanager
+    def held(stage):
+        time.sleep(600)
+        yield True
+    staging._held = held
+from h3runtime.__main__ import main
+sys.exit(main())
+"""
+"""The command, for as long as it takes where the folder has just been made, or in the middle of its work."""
+
+
+@pytest.mark.parametrize("moment", ["made", "held"])
+def test_ctrl_c_leaves_nothing(tmp_path: Path, moment: str) -> None:
+    command = [sys.executable, "-c", ENDLESS, moment, "synth", str(tmp_path / "set"), "--format", "bf16"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while not list(tmp_path.rglob(".synth-*")) and time.monotonic() < until:
             time.sleep(0.005)
         process.send_signal(signal.SIGINT)

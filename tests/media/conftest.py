@@ -52,12 +52,24 @@ def running(group: str) -> list[str]:
     return [state for state, _, its_group, *_ in fields if its_group == group and state not in "ZX"]
 
 
-def still_running(group: str, seconds: float = 5.0) -> list[str]:
+def still_running(group: str, seconds: float = 30.0) -> list[str]:
     """As `running`, once those that were killed have had the time to be scheduled and die."""
     deadline = time.monotonic() + seconds
     while (found := running(group)) and time.monotonic() < deadline:
         time.sleep(0.01)
     return found
+
+
+class Clock:
+    """A steady clock that a test puts on instead of waiting."""
+
+    ahead = 0.0
+
+    def monotonic(self) -> float:
+        return time.monotonic() + self.ahead
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
 
 
 def children() -> set[str]:

@@ -30,9 +30,10 @@ from h3runtime.media import delivery, mux, process
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.mux import QUEUED_CHUNKS, ClipShape, ClipWriter, Limits
 from h3runtime.media.probe import probe_clip, read_frames, read_sound
-from tests.media.conftest import still_running
+from tests.media.conftest import Clock, still_running
 
 SHORT = Limits(stall=0.4, finish=5.0)
+"""For encoders that stall; whoever must get on has the usual limits, on a busy machine too."""
 WEBM = EncodeSettings("webm", "vp9", audio_codec="opus", sample_rate=48_000)
 
 
@@ -219,8 +220,8 @@ def test_overwrite_replaces(tools, place, frames) -> None:
 def test_a_bad_encoder_ends_the_clip_and_nothing_else(fake, place, frames, sound, body, error, words) -> None:
     started = time.monotonic()
     with pytest.raises(error, match=words) as caught:
-        write(fake(body), place, frames, sound)
-    assert time.monotonic() - started < 10
+        write(fake(body), place, frames, sound, limits=SHORT if error is JobTimeout else Limits())
+    assert time.monotonic() - started < 50
     assert nothing_out(place) and str(place) not in str(caught.value) and caught.value.stage == "mux"
 
 
@@ -239,14 +240,16 @@ def test_a_bad_encoder_ends_the_clip_and_nothing_else(fake, place, frames, sound
 )  # fmt: skip
 def test_a_bad_encoder_of_another_container_and_rate(fake, place, frames, sound, body, error, words) -> None:
     with pytest.raises(error, match=words):
-        write(fake(body), place, frames, sound, encode=replace(WEBM, fps=60))
+        limits = SHORT if error is JobTimeout else Limits()
+        write(fake(body), place, frames, sound, limits=limits, encode=replace(WEBM, fps=60))
     assert nothing_out(place)
 
 
 def test_another_container_is_stopped_and_counted_as_well(fake, tools, place, frames) -> None:
     asked = iter([False] * 5)
     with pytest.raises(JobCancelled):
-        write(fake("cat >/dev/null; sleep 600"), place, frames, encode=WEBM, should_stop=lambda: next(asked, True))
+        body = "cat >/dev/null; sleep 600"
+        write(fake(body), place, frames, limits=Limits(), encode=WEBM, should_stop=lambda: next(asked, True))
     # What it hasn't read when it has its 20 is read for it, or the rest may find nobody there.
     cut = fake(f'"{tools["path"].path}" "${{@:1:$#-1}}" -frames:v 20 "$clip"; cat >/dev/null')
     with pytest.raises(EncoderFailed, match="20 of 28 frames"):
@@ -257,20 +260,27 @@ def test_another_container_is_stopped_and_counted_as_well(fake, tools, place, fr
 def test_an_encoder_that_closes_its_input_and_lingers(fake, place, frames, monkeypatch) -> None:
     monkeypatch.setattr(process, "LAST_WORDS", 0.3)
     with pytest.raises(EncoderFailed, match="stopped reading"):
-        write(fake("head -c 9000 >/dev/null; exec 0<&-; sleep 600"), place, frames)
+        write(fake("head -c 9000 >/dev/null; exec 0<&-; sleep 600"), place, frames, limits=Limits())
     assert nothing_out(place)
 
 
 def test_an_encoder_that_gets_on_gives_signs_of_life(fake, place, frames, monkeypatch) -> None:
     monkeypatch.setattr(mux, "SIGN_SECONDS", 0.2)
-    body = 'cat >/dev/null; for i in 1 2 3 4 5 6 7 8; do echo x >> "$clip"; sleep 0.1; done; exit 3'
+    enough = place / "enough"
+    body = f'cat >/dev/null; until [ -e "{enough}" ]; do echo x >> "$clip"; sleep 0.05; done; exit 3'
+
+    def sign() -> None:
+        signs.append(time.monotonic())
+        if len(signs) == 3:
+            enough.touch()
+
     signs: list[float] = []
     shape = ClipShape(frames.shape[2], frames.shape[1], len(frames))
     with ClipWriter(fake(body), place / "out" / "a.mp4", place / "scratch", shape, None) as writer:
         writer.put(frames)
         with pytest.raises(EncoderFailed, match="status 3"):
-            writer.finish(lambda: signs.append(time.monotonic()))
-    assert 2 <= len(signs) <= 5
+            writer.finish(sign)
+    assert len(signs) >= 3
     assert all(after - before >= 0.2 for before, after in pairwise(signs))
 
 
@@ -281,11 +291,12 @@ def test_an_encoder_that_is_busy_for_ever(fake, place, frames) -> None:
     assert nothing_out(place)
 
 
-def test_a_slow_decoder_is_not_a_stalled_encoder(tools, place, frames) -> None:
-    shape, limits = ClipShape(64, 48, 22), Limits(stall=1.5)
+def test_a_slow_decoder_is_not_a_stalled_encoder(tools, place, frames, monkeypatch) -> None:
+    shape, limits, clock = ClipShape(64, 48, 22), Limits(stall=60), Clock()
+    monkeypatch.setattr(process, "time", clock)
     with ClipWriter(tools["path"], place / "out" / "a.mp4", place / "scratch", shape, None, limits=limits) as writer:
         writer.put(frames[:5])
-        time.sleep(2.0)
+        clock.ahead = 100.0
         writer.put(frames[5:])
         assert writer.finish().frames == 22
 
@@ -293,7 +304,9 @@ def test_a_slow_decoder_is_not_a_stalled_encoder(tools, place, frames) -> None:
 def test_a_death_between_chunks_is_seen_at_the_next(fake, place, frames) -> None:
     shape = ClipShape(64, 48, 22)
     with ClipWriter(fake("exit 7"), place / "out" / "a.mp4", place / "scratch", shape, None) as writer:
-        time.sleep(0.5)
+        while not (place / "group").exists():
+            time.sleep(0.01)
+        assert still_running((place / "group").read_text().strip()) == []
         with pytest.raises(EncoderFailed, match="status 7"):
             writer.put(frames[:5])
 

@@ -23,7 +23,7 @@ def test_promtool_is_content_with_a_server_that_has_seen_everything(tmp_path: Pa
     with running(tmp_path) as server:
         assert server.wait(server.submit(prompt="x", steps=3))["status"] == "succeeded"
         assert server.wait(server.submit(prompt="fail_at=mux"))["status"] == "failed"
-        job = server.submit(prompt="step_seconds=0.05", steps=200)
+        job = server.submit(prompt="hold")
         server.wait(job, "running")
         server.client.post(f"/jobs/{job}/cancel")
         assert server.wait(job)["status"] == "cancelled"

@@ -42,7 +42,7 @@ class Run:
         self.jobs = [
             service.post({"prompt": PROMPT, "seed": 1}, x_request_id="asked-for-this").json(),
             service.post({"prompt": {"shots": [{"description": SECOND}]}}).json(),
-            service.post({"prompt": "step_seconds=0.05 narwhal", "steps": 200}, prefer="respond-async").json(),
+            service.post({"prompt": "hold narwhal"}, prefer="respond-async").json(),
         ]
         service.client.post(f"/jobs/{self.jobs[2]['id']}/cancel")
         service.wait(self.jobs[2]["id"])

@@ -10,8 +10,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import secrets
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -34,12 +34,16 @@ def staged(folder: Path, names: Mapping[str, int | None], *, overwrite: bool) ->
     _refuse_taken(folder, names, overwrite=overwrite)
     made = _missing(folder)
     folder.mkdir(parents=True, exist_ok=True)
+    stage = folder / f"{PREFIX}{secrets.token_hex(8)}"
     try:
         _sweep(folder)
-        with tempfile.TemporaryDirectory(dir=folder, prefix=PREFIX) as stage, _held(Path(stage)):
-            yield Path(stage)
-            for moved in sorted(Path(stage).iterdir(), key=lambda path: path.stat().st_mtime_ns):
-                _move(moved, folder / moved.name)
+        # Its name is known before it is made: Ctrl-C at any moment leaves nothing that this doesn't find.
+        with _gone_afterwards(stage):
+            stage.mkdir(mode=0o700)
+            with _held(stage):
+                yield stage
+                for moved in sorted(stage.iterdir(), key=lambda path: path.stat().st_mtime_ns):
+                    _move(moved, folder / moved.name)
     except BaseException as error:
         for created in made:
             with suppress(OSError):
@@ -47,6 +51,14 @@ def staged(folder: Path, names: Mapping[str, int | None], *, overwrite: bool) ->
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(f"{folder}: the disk is full", [Offence("DIR", "the disk is full")]) from None
         raise
+
+
+@contextmanager
+def _gone_afterwards(stage: Path) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
 
 
 @contextmanager

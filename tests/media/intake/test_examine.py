@@ -228,8 +228,8 @@ def sick(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "    if 'crash' in ask.path.name: os.abort()\n"
         "    if 'hang' in ask.path.name:\n"
         f"        open({str(tmp_path / 'group')!r}, 'w').write(str(os.getpgid(0)))\n"
-        "        subprocess.Popen(['sleep', '60'])\n"
-        "        time.sleep(60)\n"
+        "        subprocess.Popen(['sleep', '600'])\n"
+        "        time.sleep(600)\n"
         "    if 'bounds' in ask.path.name:\n"
         "        raise containers.bad_medium(ask.field, str(resource.getrlimit(resource.RLIMIT_AS)[0]))\n"
         "    return whole(ask, limits)\n"
@@ -248,9 +248,9 @@ def test_a_crash_and_a_hang_are_faults_of_their_own_medium(sick: Path, folder: P
     paths = [good, sick / "crash.mp4", good, sick / "hang.mp4", sick / "bounds.mp4", good]
     began = time.monotonic()
     answers = measure(
-        [Ask(p, f"references[{i}].source", "clip") for i, p in enumerate(paths)], Limits(wall_seconds=2.0)
+        [Ask(p, f"references[{i}].source", "clip") for i, p in enumerate(paths)], Limits(wall_seconds=5.0)
     )
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < 50
     assert [isinstance(answer, Measured) for answer in answers] == [True, False, True, False, False, True]
     assert str(answers[1]) == "references[1].source: it crashed the program that reads it"
     assert str(answers[3]) == "references[3].source: it takes too long to read"
