@@ -114,10 +114,12 @@ def run(given: argparse.Namespace, records: Records) -> None:
 
 
 def _prompts(given: argparse.Namespace) -> Iterator[tuple[Prompt, Size]]:
-    """Both splits, all tasks and sizes in turn, so that a run that ends early has some of each."""
+    """Both splits, all tasks and sizes in turn, so that a run that ends early has some of each. Parts take turns, and
+    begin each round one further on, so that none gets all of one kind."""
     part, parts = given.part or (0, 1)
-    for index in range(part, given.prompts, parts):
-        for task, split, size in product(given.task, given.split, given.size):
+    every = product(range(given.prompts), given.task, given.split, given.size)
+    for turn, (index, task, split, size) in enumerate(every):
+        if (turn + turn // parts) % parts == part:
             yield draw_prompt(task, split, index, given.seed), size
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -219,6 +220,19 @@ def test_parts_share_the_prompts_and_a_run_ends_in_time(tmp_path: Path) -> None:
     assert Painter.made == 0
     given = [quality._parser().parse_args(part) for part in part_arguments([str(tmp_path), "--threads", "2"], 3)]
     assert [(each.part, each.threads, each.processes) for each in given] == [((n, 3), 1, 1) for n in range(3)]
+
+
+@pytest.mark.parametrize(("prompts", "parts"), [(8, 16), (3, 2), (5, 3)])
+def test_every_prompt_is_some_part_s_and_no_part_gets_one_kind(prompts: int, parts: int) -> None:
+    command = ["out", "--prompts", str(prompts), "--size", "64x64x5", "96x64x5"]
+    shares = [
+        [(p.index, p.split, size) for p, size in quality._prompts(quality._parser().parse_args(part))]
+        for part in part_arguments(command, parts)
+    ]
+    every = sorted((each for share in shares for each in share), key=str)
+    assert every == sorted(product(range(prompts), SPLITS, (Size(64, 64, 5), Size(96, 64, 5))), key=str)
+    assert max(map(len, shares)) - min(map(len, shares)) <= 1
+    assert all(len({(split, size) for _, split, size in share}) >= min(len(share), 2) for share in shares)
 
 
 def record(index: int, **figures: Any) -> Record:
