@@ -22,6 +22,7 @@ import torch
 from torch import nn
 
 from h3runtime.backends.linear.base import LinearBackend, install
+from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.embedding import install_embedding
 from h3runtime.checkpoint.assemble import assemble, faulty_scales
 from h3runtime.checkpoint.file import CheckpointFile
@@ -32,7 +33,7 @@ from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.checkpoint.stream import Reading, stream
 from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.errors import Offence
-from h3runtime.quant.stored import Int8Weight, PlainWeight
+from h3runtime.quant.stored import Int8Weight, PlainWeight, StoredWeight
 
 OnBytes = Callable[[int, int], None]
 """Called with bytes done and bytes in all, about REPORTS times; the last call has both equal."""
@@ -69,6 +70,8 @@ def load_module(
     reading: Reading | None = None,
 ) -> LoadReport:
     """Fill `module` (built on meta) from `file` onto `device`. CheckpointError lists every offender; see `rules`.
+
+    linear: of the layers that the rule says follow the choice.
 
     `reading`: what else the bytes are wanted for, as `stream` takes it.
     """
@@ -235,7 +238,7 @@ class _Loading:
             self._place_quantised(layer, group.target, tensors)
         else:
             stored = PlainWeight(self._cast(tensors[f"{group.name}.weight"]), self._bias(group.name, tensors))
-            install(self.module, group.name, self.linear, stored, self.device)
+            self._install(group.name, stored)
 
     def _place_quantised(self, layer: QuantLayer, target: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
         """Quantised parts stay as stored, whatever the rule's cast; only a bias follows it."""
@@ -245,10 +248,15 @@ class _Loading:
         shape = target.weight.shape
         stored = assemble(layer, tensors, (shape[0], shape[1]), self._bias(layer.name, tensors))
         if isinstance(target, nn.Linear):
-            install(self.module, layer.name, self.linear, stored, self.device)
+            self._install(layer.name, stored)
         else:
             assert isinstance(stored, Int8Weight)
             install_embedding(self.module, layer.name, stored)
+
+    def _install(self, name: str, stored: StoredWeight) -> None:
+        switched = self.rule.switches(name)
+        backend = self.linear if switched else DequantLinear()
+        install(self.module, name, backend, stored, self.device, switched=switched)
 
     def _bias(self, name: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
         bias = tensors.get(f"{name}.bias")

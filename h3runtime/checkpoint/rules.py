@@ -17,18 +17,28 @@ from h3runtime.errors import Offence, SettingsError
 class LoadRule:
     """cast:    the dtype everything plain and floating becomes, or None: kept as stored. Quantised parts always are.
     ignored: names that file and model may have and that nothing reads: neither judged nor loaded.
+    switched: linears that follow the choice of backend; all others are computed by the definition, `dequant`.
     """
 
     cast: torch.dtype | None = None
     ignored: tuple[str, ...] = ()
+    switched: tuple[str, ...] = ()
 
     def ignores(self, name: str) -> bool:
         return any(fnmatchcase(name, pattern) for pattern in self.ignored)
 
+    def switches(self, linear: str) -> bool:
+        return any(fnmatchcase(linear, pattern) for pattern in self.switched)
 
-TRANSFORMER = LoadRule(ignored=("blocks.*.attn.to_gate_compress.*",))
+
+TRANSFORMER = LoadRule(
+    ignored=("blocks.*.attn.to_gate_compress.*",),
+    switched=("blocks.*.attn.qkv_proj", "blocks.*.attn.out_proj", "blocks.*.mlp.fc1", "blocks.*.mlp.fc2"),
+)
 """Stored dtypes are kept: F32 islands, F16 or BF16 AdaLN, any format for any linear (checkpoint-formats §2.3, §2.6).
-`to_gate_compress` belongs to sparse attention and is unused by a dense forward (dit-contract §1.2)."""
+`to_gate_compress` belongs to sparse attention and is unused by a dense forward (dit-contract §1.2). The blocks' four
+linears are nearly all the work of a step and read the compute dtype; the projections before and after them are FP32 or
+run once a request, and modulation is made ahead of the loop."""
 
 TEXT_ENCODER = LoadRule()
 """Stored dtypes are kept (checkpoint-formats §5.1)."""

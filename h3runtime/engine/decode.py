@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from h3runtime.backends.linear.select import choose_linear
+from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.core import EncodeSettings, Latents, OnProgress, ShouldStop
 from h3runtime.engine import determinism
 from h3runtime.engine.clip import ClipTarget, clip_shape, decode_frames, decode_sound, write_clip
@@ -74,8 +74,7 @@ def decode(
 
 
 def _vaes(settings: Settings, job: DecodeJob, latents: Latents, device: torch.device, on_progress: OnProgress) -> Vaes:
-    linear, _ = choose_linear(settings.linear, device)
-    vaes = Loader(settings, model_paths(settings, (), VAE_PATHS), device, linear, on_progress).vaes()
+    vaes = Loader(settings, model_paths(settings, (), VAE_PATHS), device, DequantLinear(), on_progress).vaes()
     _require_channels(job.latents, latents.video.shape[1], latents.audio.shape[1], vaes)
     return vaes
 

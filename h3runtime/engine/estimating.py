@@ -92,7 +92,7 @@ class Estimator:
     def _sizes(self, spec: GenerateSpec) -> ModelSizes:
         shelf = self._adapters
         adapters = 0 if shelf is None else shelf.bytes_with(spec.loras, spec.task.runs_on)
-        return sizes_of(self._models, spec.task, self._held, adapters)
+        return sizes_of(self._models, spec.task, self._held, adapters, spec.linear)
 
     def _rows_of(self, text: str) -> int:
         return len(self._tokenizer.encode(text))

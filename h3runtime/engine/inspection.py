@@ -17,7 +17,9 @@ from torch import nn
 
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
-from h3runtime.backends.linear.select import choose_linear
+from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.dequant import DequantLinear
+from h3runtime.backends.linear.select import choose_linear, spare_linear
 from h3runtime.checkpoint.families import Component, component_of
 from h3runtime.checkpoint.file import CheckpointFile, common_prefix
 from h3runtime.checkpoint.hashing import remembered, sha256_of
@@ -30,7 +32,7 @@ from h3runtime.checkpoint.verify import Verification
 from h3runtime.engine.components import Part, part_of
 from h3runtime.engine.device import choose_device, free_bytes
 from h3runtime.engine.resident import COMPUTE_DTYPE
-from h3runtime.engine.room import resident_bytes
+from h3runtime.engine.room import LONGEST_ROWS, Weights, resident_bytes, why_decoding, why_short, working_bytes
 from h3runtime.settings import Settings, default_cache_dir
 
 OnBytes = Callable[[int, int], None]
@@ -153,7 +155,7 @@ def _shifted(on_bytes: OnBytes, before: int, in_all: int) -> Callable[[int], Non
 
 def _machine(module: nn.Module, file: CheckpointFile, part: Part, settings: Settings) -> Machine:
     place = choose_device(settings.device)
-    linear, why = choose_linear(settings.linear, place.device)
+    linear, why = _linear(module, file, part, settings, place.device)
     kinds = dict.fromkeys([*(layer.kind for layer in file.layers.values()), "plain"])
     attention = None
     if part.component == "transformer":
@@ -168,9 +170,24 @@ def _machine(module: nn.Module, file: CheckpointFile, part: Part, settings: Sett
         why=place.why,
         linear=tuple(Backend(kind, linear.name, linear.grade, why) for kind in kinds),
         attention=attention,
-        resident_bytes=resident_bytes(module, file, part.rule),
+        resident_bytes=resident_bytes(module, file, part.rule, linear),
         free_bytes=free_bytes(place.device),
     )
+
+
+def _linear(
+    module: nn.Module, file: CheckpointFile, part: Part, settings: Settings, device: torch.device
+) -> tuple[LinearBackend[Any], str]:
+    """Which backend that file would be loaded for, were there nothing beside it."""
+    if part.component != "transformer":
+        return DequantLinear(), "the choice of a backend is the transformers' own"
+    linear, why = choose_linear(settings.linear, device)
+    if (spare := spare_linear(settings.linear)) is None:
+        return linear, why
+    config: Any = module.config
+    weights = Weights("", part.path.name, resident_bytes(module, file, part.rule, linear))
+    short = why_short([weights], working_bytes(config, torch.bfloat16, LONGEST_ROWS), free_bytes(device))
+    return (linear, why) if short is None else (spare, why_decoding(short))
 
 
 def _plain(value: Any) -> Any:

@@ -32,7 +32,7 @@ from h3runtime.engine.components import NEED, Part
 from h3runtime.engine.device import free_bytes
 from h3runtime.engine.load_meter import LoadMeter, Portion
 from h3runtime.engine.paths import ModelPaths
-from h3runtime.errors import CheckpointError, InvalidRequest, Offence, encodable, invalid
+from h3runtime.errors import BackendUnavailable, CheckpointError, InvalidRequest, Offence, encodable, invalid
 from h3runtime.settings import PARTITION_PATHS, Settings, default_cache_dir, variable
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
@@ -72,6 +72,9 @@ class Models:
             raise _not_loaded(task, self.transformers)
         return found
 
+    def modules(self) -> tuple[nn.Module, ...]:
+        return (*self.transformers.values(), self.text_encoder, self.vaes.video, self.vaes.audio)
+
     def facts_of(self, component: str) -> ComponentFacts:
         """Of a component that there is one of."""
         (found,) = (part for part in self.facts if part.component == component)
@@ -94,29 +97,33 @@ def _not_loaded(task: Task, loaded: Mapping[str, Dit]) -> InvalidRequest:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """A part whose header is without fault: bytes of its files, bytes of what it leaves resident, its model's sizes."""
+    """A part whose header is without fault: bytes of its files, its model's sizes, bytes of what it leaves resident
+    with a linear backend, by name, and how the layers that follow the choice are stored."""
 
     part: Part
     file_bytes: int
-    resident_bytes: int
     config: Any
+    resident_bytes: Mapping[str, int]
+    formats: frozenset[str]
 
-    def weights(self) -> room.Weights:
+    def weights(self, linear: LinearBackend[Any]) -> room.Weights:
         name = self.part.partition or self.part.component.replace("_", " ").replace("vae", "VAE")
-        return room.Weights(name, self.part.path.name, self.resident_bytes, self.part.partition)
+        return room.Weights(name, self.part.path.name, self.resident_bytes[linear.name], self.part.partition)
 
 
 OpenVerification = Callable[[CheckpointFile], Verification]
 
 
-def require_loadable(parts: Sequence[Part], verification: OpenVerification) -> list[Judged]:
+def require_loadable(
+    parts: Sequence[Part], verification: OpenVerification, linears: Sequence[LinearBackend[Any]]
+) -> list[Judged]:
     """Every header against its model, and every remembered digest, before any data is read, and all faults of all files
-    at once: with real weights the last file is minutes away."""
+    at once: with real weights the last file is minutes away. linears: those that may be loaded for."""
     faults: list[CheckpointError] = []
     found: list[Judged] = []
     for part in parts:
         try:
-            found.append(_judged(part, verification))
+            found.append(_judged(part, verification, linears))
         except CheckpointError as error:
             faults.append(error)
     if faults:
@@ -124,14 +131,16 @@ def require_loadable(parts: Sequence[Part], verification: OpenVerification) -> l
     return found
 
 
-def _judged(part: Part, verification: OpenVerification) -> Judged:
+def _judged(part: Part, verification: OpenVerification, linears: Sequence[LinearBackend[Any]]) -> Judged:
     with part.open() as file:
         verification(file).judge()
         module: Any = part.on_meta(file)
         offences = list(judge(module, file, part.rule))
         if offences:
             raise checkpoint_error(part.path, offences)
-        return Judged(part, file.size, room.resident_bytes(module, file, part.rule), module.config)
+        resident = {linear.name: room.resident_bytes(module, file, part.rule, linear) for linear in linears}
+        formats = frozenset(layer.marker.format for layer in file.layers.values() if part.rule.switches(layer.name))
+        return Judged(part, file.size, module.config, resident, formats)
 
 
 def checkpoint_name(facts: Sequence[ComponentFacts]) -> str:
@@ -147,7 +156,11 @@ def _key(part: ComponentFacts) -> str:
 
 
 class Loader:
-    """Loads components one after the other. on_component: told of each one as soon as it is there."""
+    """Loads components one after the other. on_component: told of each one as soon as it is there.
+
+    linear: of the transformers' layers that follow the choice. spare: what takes its place if memory is short of what
+    it keeps; `linear` and `why_spare` tell what was loaded for, and why it isn't what was asked for.
+    """
 
     def __init__(
         self,
@@ -157,16 +170,19 @@ class Loader:
         linear: LinearBackend[Any],
         on_progress: OnProgress,
         on_component: OnComponent = lambda _: None,
+        spare: LinearBackend[Any] | None = None,
     ) -> None:
         self.settings, self.paths, self.device, self.linear = settings, paths, device, linear
+        self.spare, self.why_spare = spare, ""
         self._on_progress, self._on_component = on_progress, on_component
         self._warnings: list[str] = []
 
     def models(self, compute_dtype: torch.dtype) -> Models:
         """All components. CheckpointError names the files and every tensor that is wrong; with SettingsError, before
         any data is read, what doesn't fit together or into memory."""
-        judged = require_loadable(self._all_parts(compute_dtype), self._verification)
+        judged = require_loadable(self._all_parts(compute_dtype), self._verification, self._linears())
         require_matching(judged)
+        self._choose_form(judged, compute_dtype)
         self._require_room(judged, compute_dtype)
         modules, facts = self._load_all(judged)
         *transformers, encoder, video, audio = modules
@@ -175,14 +191,28 @@ class Loader:
         return Models(_by_partition(judged, transformers), encoder, vaes, facts, tuple(self._warnings))
 
     def vaes(self) -> Vaes:
-        (video, audio), facts = self._load_all(require_loadable(self._vae_parts(), self._verification))
+        judged = require_loadable(self._vae_parts(), self._verification, self._linears())
+        (video, audio), facts = self._load_all(judged)
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         return Vaes(video, audio, facts)
 
+    def _linears(self) -> tuple[LinearBackend[Any], ...]:
+        return (self.linear,) if self.spare is None else (self.linear, self.spare)
+
+    def _choose_form(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
+        """BackendUnavailable for a backend that has nothing to do; the spare one if memory is short."""
+        require_format(self.linear, judged)
+        if self.spare is None:
+            return
+        weights = [found.weights(self.linear) for found in judged]
+        short = room.why_short(weights, _working(judged, compute_dtype, room.LONGEST_ROWS), free_bytes(self.device))
+        if short is not None:
+            self.why_spare = room.why_decoding(short)
+            self.linear, self.spare = self.spare, None
+
     def _require_room(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
-        configs = [found.config for found in judged if found.part.component == "transformer"]
-        working = max(room.working_bytes(config, compute_dtype) for config in configs)
-        room.require_room([found.weights() for found in judged], working, free_bytes(self.device), self.device)
+        weights = [found.weights(self.linear) for found in judged]
+        room.require_room(weights, _working(judged, compute_dtype, room.ROWS), free_bytes(self.device), self.device)
 
     def require_finite(self, compute_dtype: torch.dtype) -> None:
         """After a run whose numbers were not: CheckpointError if a file's own are the reason, naming every tensor.
@@ -236,6 +266,21 @@ class Loader:
         self._warnings += facts.warnings
         self._on_component(facts)
         return module, facts
+
+
+def _working(judged: Sequence[Judged], compute_dtype: torch.dtype, rows: int) -> int:
+    """Of a clip of so many rows on the wider transformer."""
+    configs = [found.config for found in judged if found.part.component == "transformer"]
+    return max(room.working_bytes(config, compute_dtype, rows) for config in configs)
+
+
+def require_format(linear: LinearBackend[Any], judged: Sequence[Judged]) -> None:
+    """BackendUnavailable if `linear` is for one stored format alone, and a transformer has no layer of it."""
+    for found in judged:
+        if linear.only and found.part.component == "transformer" and linear.only not in found.formats:
+            stored = ", ".join(sorted(found.formats)) or room.PLAIN
+            told = f"{found.part.path.name} has no layer stored as {linear.only} (it has {stored})"
+            raise BackendUnavailable(f"linear: {linear.name} can't be loaded for: {told}", [Offence("linear", told)])
 
 
 def _facts(part: Part, file: CheckpointFile, report: LoadReport, verified: Verified) -> ComponentFacts:

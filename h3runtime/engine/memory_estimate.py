@@ -1,6 +1,6 @@
 """What a request takes of the device's memory, in bytes, by closed formulas of its sizes: nothing is run or allocated.
 
-    weights        what the loaded files left resident
+    weights        what is resident of the loaded files, as the linear backend keeps it
     adapters       what is resident of adapters, the request's own and what is kept beside them
     process        what else the engine holds before any request: nearly nothing on a device, the process on the CPU
     conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
@@ -27,6 +27,7 @@ from h3runtime.core import Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine.demand import Demand
+from h3runtime.engine.linear_memory import linear_calls, resident_bytes
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_formulas import (
     Computing,
@@ -42,6 +43,7 @@ from h3runtime.engine.memory_formulas import (
 )
 from h3runtime.quant.stored import PlainWeight
 from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
+from h3runtime.vae.tile_batch import ROOM
 from h3runtime.vae.tiling import Tiling
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
 
@@ -71,16 +73,16 @@ class ModelSizes:
     adapters: int = 0
 
 
-def sizes_of(models: Models, task: Task, held: int, adapters: int = 0) -> ModelSizes:
+def sizes_of(models: Models, task: Task, held: int, adapters: int = 0, linear: str | None = None) -> ModelSizes:
     """Of what is loaded; the transformer that `task` runs on. held: bytes of the engine before any request, adapters
-    left out. adapters: bytes of those that are resident while the request runs."""
-    weights = sum(part.bytes for part in models.facts)
+    left out. adapters: bytes of those that are resident while the request runs. linear: the backend that it names."""
+    weights = resident_bytes(models.modules())
     transformer, video, audio = models.transformer_of(task), models.vaes.video, models.vaes.audio.config
     return ModelSizes(
         weights=weights,
         process=max(0, held - weights),
         transformer=transformer.config,
-        computing=_computing(transformer),
+        computing=_computing(transformer, linear),
         text_encoder=models.text_encoder.config,
         text_widened=not _stored_in(models.text_encoder, "model.layers.0.mlp.gate_proj", torch.float32),
         video_encoder=video.config.encoder,
@@ -94,14 +96,14 @@ def sizes_of(models: Models, task: Task, held: int, adapters: int = 0) -> ModelS
     )
 
 
-def _computing(transformer: Dit) -> Computing:
+def _computing(transformer: Dit, linear: str | None) -> Computing:
     full = transformer.config.curve_grid is None
     return Computing(
         dtype=transformer.dtype,
-        decoded=not _stored_in(transformer, "blocks.0.mlp.fc1", transformer.dtype),
         adaln_decoded=full and not _stored_in(transformer, "blocks.0.adaln_proj.linear", transformer.dtype),
         on_host=transformer.device.type == "cpu",
         mlp_chunks=transformer.mlp_chunks,
+        linear=linear_calls(transformer, transformer.dtype, linear),
     )
 
 
@@ -156,8 +158,10 @@ class MemoryEstimate:
 
 
 def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
+    on_host, target, tile = models.computing.on_host, demand.target, models.tiling.size
+    room = 0 if on_host else ROOM
     shots = (
-        video_encode_bytes(models.video_encoder, models.video_encode_dtype, models.tiling.size, s) for s in demand.shots
+        video_encode_bytes(models.video_encoder, models.video_encode_dtype, tile, shot, room) for shot in demand.shots
     )
     text = models.text_encoder
     conditioning = Conditioning(
@@ -169,8 +173,7 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
             on_host=models.computing.on_host,
         ),
     )
-    on_host, target, tile = models.computing.on_host, demand.target, models.tiling.size
-    frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target)
+    frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target, room)
     decode = max(
         heap_bytes(audio_decode_bytes(models.audio_decoder, demand.audio_latents, on_host=on_host), on_host=on_host),
         heap_bytes(frames, on_host=on_host) + host_frames_bytes(target, on_host=on_host),

@@ -7,13 +7,15 @@ keeps must be followed here, and tests/engine/test_memory_estimate.py tells.
 
 from __future__ import annotations
 
-import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
 
 from h3runtime.backends.fused.definition import QK_ROWS
+from h3runtime.backends.linear.base import CallBytes
+from h3runtime.backends.linear.dequant import DECODING_BYTES
 from h3runtime.conditioning import language_model, vision_tower
 from h3runtime.conditioning.config import TextEncoderConfig, VisionConfig
 from h3runtime.conditioning.layers import FP32, chunk_bytes
@@ -26,16 +28,11 @@ from h3runtime.media.vision_size import features_of
 from h3runtime.quant.slices import SLICE_ELEMENTS
 from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
 from h3runtime.vae.chunks import FRAME_OVERLAP, PIECE_LATENTS, TIME_PATCH
-from h3runtime.vae.tiling import ALIGNMENT
+from h3runtime.vae.tile_batch import decoded_tile_bytes, encoded_tile_bytes, tiles_at_once
+from h3runtime.vae.tiling import ALIGNMENT, Tiling
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
-from h3runtime.vae.video_encoder import FRONT_FRAMES
 
 STEREO = 2
-ENCODER_COPIES = 6
-"""Tensors of the video encoder's widest level that are alive at once, with a convolution's workspace."""
-PADDED_COPIES = 2
-"""And, of a clip, with two frames of zeros in front. Together 8.2 for 17 frames and 8 for a picture: a CPU takes 6.2
-and 6.1 in fp32. An H200 took 9.2 of a clip in fp16 while the sides were padded first, which kept one more alive."""
 SOUND_COPIES = 5
 """Of the audio encoder's first stage: a unit's input, and Snake's product, sine, square and sum. 4.6 on a CPU, 5.0 on
 an H200."""
@@ -47,8 +44,6 @@ BLOCKED, NARROW = 16, 8
 where its widest stage has 28,800."""
 LATENT_COPIES = 4
 """fp32 vectors of both latents: x, the noise, the estimate and the one before it."""
-SLICE_BYTES = 10
-"""Of each weight of a slice that is decoded: its number, looked up and scaled in fp32, and its place in the table."""
 WAITING_CHUNKS = 3
 """Chunks of 17 frames on the host: one to be written, one copied, one waiting."""
 HEAP_SHARE, HEAP_BYTES = 2.2, 100 * 2**20
@@ -99,26 +94,20 @@ def _vision_chunk(vision: VisionConfig, patches: int) -> int:
     return max(widest, chunk_bytes(features_of_patches(patches), vision_tower.merger_row_bytes(vision)))
 
 
-def video_encode_bytes(config: EncoderConfig | None, dtype: torch.dtype, tile: int, shot: Shot) -> int:
-    """17 frames as bytes and twice normalised, and a tile's widest level, as often as it is held at once. A clip's last
-    5 frames are encoded by themselves, and a shorter clip has no others."""
+def video_encode_bytes(config: EncoderConfig | None, dtype: torch.dtype, tile: int, shot: Shot, room: int = 0) -> int:
+    """17 frames as bytes and twice normalised, and what the tiles take that fit into `room` at once. A clip's last 5
+    frames are encoded by themselves, and a shorter clip has no others."""
     if config is None:
         return 0
     frames = CHUNK_FRAMES if shot.frames > CHUNK_FRAMES else min(shot.frames, FRAME_OVERLAP)
     pixels = 3 * frames * shot.width * shot.height
-    padded = frames + FRONT_FRAMES if frames > 1 else 1
-    copies = ENCODER_COPIES * frames + PADDED_COPIES * padded
-    widest = int(copies * min(shot.width, tile) * min(shot.height, tile) * _widest_level(config))
-    return pixels * (1 + FP32 + 2 * dtype.itemsize) + widest * dtype.itemsize
+    one = encoded_tile_bytes(config, dtype, frames, min(shot.height, tile), min(shot.width, tile))
+    return pixels * (1 + FP32 + 2 * dtype.itemsize) + one * tiles_at_once(one, _tiles(tile, shot), room)
 
 
-def _widest_level(config: EncoderConfig) -> float:
-    """Most channels that a pixel of the input has at any level: fewer pixels are left below."""
-    widest, left = 0.0, 1.0
-    for level in config.levels:
-        widest = max(widest, max(level.in_channels, level.out_channels) * left)
-        left /= math.prod(level.stride or (1,))
-    return widest
+def _tiles(tile: int, shot: Shot) -> int:
+    split = Tiling.of_size(tile).split
+    return len(split(shot.width).starts) * len(split(shot.height).starts)
 
 
 def audio_encode_bytes(config: AudioEncoderConfig | None, samples: int) -> int:
@@ -139,16 +128,20 @@ class Steps:
     ahead: bool = True
 
 
+LinearCalls = Callable[[str, int], CallBytes]
+
+
 @dataclass(frozen=True, slots=True)
 class Computing:
-    """How a network computes. decoded: its blocks' weights are stored in another form and made anew at every use;
-    adaln_decoded: those of the modulation. on_host: on the CPU, which norms in fp32. mlp_chunks: of a block's MLP."""
+    """How a network computes. adaln_decoded: the modulation's weights are stored in another form and made anew at every
+    use. on_host: on the CPU, which norms in fp32. mlp_chunks: of a block's MLP. linear: what a call of a block's linear
+    (`attn.qkv_proj`, ...) takes for so many rows; nothing, where weights are there as they are multiplied."""
 
     dtype: torch.dtype
-    decoded: bool
     adaln_decoded: bool
     on_host: bool
     mlp_chunks: int = 1
+    linear: LinearCalls = lambda *_: CallBytes()
 
 
 def sampling_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
@@ -174,33 +167,28 @@ def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
     size, inner = how.dtype.itemsize, config.inner
     base = rows * size * (2 * config.hidden + 3 * inner)
     norm = min(rows, QK_ROWS) * inner * (3 * FP32 if how.on_host else 2 * size)
-    result = rows * (size * (inner + config.hidden) + FP32 * config.heads) + _decoded(how, inner * config.hidden)
-    return max(base + norm, base + result, _product(how, rows, config.hidden, 3 * inner, 2 * config.hidden))
+    result = rows * (size * inner + FP32 * config.heads) + _product(how, "attn.out_proj", rows, config.hidden, 0)
+    return max(base + norm, base + result, _product(how, "attn.qkv_proj", rows, 3 * inner, 2 * config.hidden))
 
 
 def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
     """h and its normed copy; of a chunk of rows, gate and value and the product's projection."""
     piece = min(rows, chunk_rows(rows, how.mlp_chunks))
-    first = _product(how, piece, config.hidden, 2 * config.ffn, 0)
-    second = _product(how, piece, config.ffn, config.hidden, 2 * config.ffn)
+    first = _product(how, "mlp.fc1", piece, 2 * config.ffn, 0)
+    second = _product(how, "mlp.fc2", piece, config.hidden, 2 * config.ffn)
     return rows * how.dtype.itemsize * 2 * config.hidden + max(first, second)
 
 
-def _product(how: Computing, rows: int, width: int, out_width: int, held: int) -> int:
-    """A linear over all rows that already hold `held` numbers each: while its weight is decoded, and its result."""
-    size, weight = how.dtype.itemsize, _decoded(how, width * out_width)
-    decoding = min(width * out_width, SLICE_ELEMENTS) * SLICE_BYTES if how.decoded else 0
-    return rows * size * held + weight + max(decoding, rows * size * out_width)
-
-
-def _decoded(how: Computing, values: int) -> int:
-    return values * how.dtype.itemsize if how.decoded else 0
+def _product(how: Computing, linear: str, rows: int, out_width: int, held: int) -> int:
+    """A linear over all rows that already hold `held` numbers each: what it takes itself, and its result."""
+    size, call = how.dtype.itemsize, how.linear(linear, rows)
+    return rows * size * held + call.held + max(call.before, rows * size * out_width)
 
 
 def _adaln_bytes(config: DitConfig, how: Computing) -> int:
     """The widest projection, if it has to be decoded."""
     values = MODALITIES * BLOCK_VECTORS * config.hidden * config.time_dim
-    decoding = min(values, SLICE_ELEMENTS) * SLICE_BYTES
+    decoding = min(values, SLICE_ELEMENTS) * DECODING_BYTES
     return values * how.dtype.itemsize + decoding if how.adaln_decoded else 0
 
 
@@ -216,9 +204,9 @@ def audio_decode_bytes(config: AudioDecoderConfig | None, latents: int, *, on_ho
     return FP32 * STEREO * (widest + blocked) * latents
 
 
-def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot) -> int:
+def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot, room: int = 0) -> int:
     """The larger of two moments: a piece of 28 frames is there, and 17 of them become colours, twice in fp32; or its
-    last tile is made, from tokens that are held three times as wide as the gate and five times the width."""
+    last tiles are made, as many at once as fit into `room`."""
     if config is None:
         return 0
     size, values = dtype.itemsize, 3 * target.width * target.height
@@ -227,9 +215,12 @@ def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: i
     if target.frames > CHUNK_FRAMES + FRAME_OVERLAP:
         # The part before is still on its way to the host, and this one is blended with it.
         join += shown * (size + FP32)
-    tokens = PIECE_LATENTS * min(target.width, tile) * min(target.height, tile) // ALIGNMENT**2
-    widest = tokens * (3 * config.feed_forward + 5 * config.width) * size
-    return max(values * join, widest + values * PIECE_FRAMES * size)
+    pixels = min(target.width, tile) * min(target.height, tile)
+    one = decoded_tile_bytes(config, dtype, PIECE_LATENTS * pixels // ALIGNMENT**2)
+    at_once = tiles_at_once(one, _tiles(tile, target), room)
+    # Those beside the last one have frames of their own, which overlap in the piece.
+    beside = (at_once - 1) * 3 * PIECE_FRAMES * pixels * size
+    return max(values * join, at_once * one + beside + values * PIECE_FRAMES * size)
 
 
 def host_frames_bytes(target: Shot, *, on_host: bool) -> int:

@@ -19,7 +19,9 @@ import torch
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.linear.adapted import adapted
-from h3runtime.backends.linear.select import choose_linear, linear_choice
+from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear
+from h3runtime.backends.linear.switching import LoadedLinears, told_layers, use
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.prompt_cache import PromptCache
 from h3runtime.conditioning.tokenizer import PromptTokenizer
@@ -58,7 +60,7 @@ from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
 from h3runtime.engine.stopping import layers_of, polled
 from h3runtime.engine.variants import variants_of
 from h3runtime.engine.warmup import warm_up_specs
-from h3runtime.errors import BackendUnavailable, DegenerateOutput, JobError, NumericalError, Offence, OutOfMemory
+from h3runtime.errors import BackendUnavailable, DegenerateOutput, JobError, NumericalError, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.settings import TRAINED_TILE, Settings
 
@@ -99,6 +101,7 @@ class ResidentEngine:
             map_large_blocks()
         self.attentions = Attentions(self.device, AttentionOptions.of(settings))
         self.attention, self.attention_why = self.attentions.resolve(settings.attention)
+        self.linear: LinearBackend[Any]
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
@@ -131,8 +134,10 @@ class ResidentEngine:
         on_progress(Progress("loading"))
         self.paths: ModelPaths = model_paths(self.settings, self._partitions)
         tokenizer = PromptTokenizer.from_folder(self.paths.tokenizer)
-        loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component)
+        spare = spare_linear(self.settings.linear)
+        loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component, spare)
         self.models: Models = loader.models(COMPUTE_DTYPE)
+        self.linear, self.linear_why = loader.linear, loader.why_spare or self.linear_why
         building = time.monotonic()
         self.attentions.fit({network.config.head_dim for network in self.models.transformers.values()})
         # Its first call compiles what it needs; the reference needs nothing.
@@ -158,8 +163,7 @@ class ResidentEngine:
         EngineDead among them means that this process is of no more use.
         """
         determinism.assert_pinned()
-        self._require_linear(spec.linear)
-        self.models.transformer_of(spec.task)
+        use(self.models.transformer_of(spec.task), self._linears().named(spec.linear))
         meter = PeakMeter(self.device, every_stage=self._profile_memory)
         run = Run(on_progress, should_stop, self._shares, meter, spec.n)
         try:
@@ -227,6 +231,8 @@ class ResidentEngine:
         extras.publish()
         estimated = partial(self._estimate, spec, given.layout)
         diagnostics = diagnosis.report(latents, given.layout, given.conditions.inputs, run.peaks, estimated)
+        if diagnostics is not None:
+            diagnostics["linear"] = told_layers(sampler.network)
         clip = self._clip(spec, decoded, sampler.attention.name, extras.latents, diagnostics)
         return replace(clip, warnings=(*clip.warnings, *warnings))
 
@@ -236,7 +242,7 @@ class ResidentEngine:
             checkpoint=checkpoint_name(self.models.facts),
             components=self.models.facts,
             attention=self.attentions.listing(self.attention.name, self.attention_why),
-            linear=linear_choice(self.linear, self.linear_why, self.device),
+            linear=self._linears().choice(),
             startup=dict(self._startup),
             memory=memory_facts(self.device),
             warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._warm_up_fault])),
@@ -261,11 +267,9 @@ class ResidentEngine:
     def _estimate(self, spec: GenerateSpec, layout: PackedLayout) -> MemoryEstimate:
         return self.estimator.memory(spec, rows_of(layout))
 
-    def _require_linear(self, name: str | None) -> None:
-        """Weights are in the form of the backend that loaded them; BackendUnavailable for a request of another."""
-        if name is not None and name != self.linear.name:
-            why = f"the weights were loaded for {self.linear.name}"
-            raise BackendUnavailable(f"linear: {name}: {why}", [Offence("linear", why, self.linear.name)])
+    def _linears(self) -> LoadedLinears:
+        networks = self.models.transformers.values()
+        return LoadedLinears(self.linear, self.linear_why, linear_backends(), networks, self.device)
 
     def _target(self, spec: GenerateSpec) -> ClipTarget:
         return ClipTarget(
@@ -302,7 +306,7 @@ class ResidentEngine:
             seed=spec.sampling.seed,
             forwards=forwards(spec.sampling),
             attention=attention,
-            linear=self.linear.name,
+            linear=spec.linear or self.linear.name,
             timings={},
             memory={},
             checks=decoded.checks,

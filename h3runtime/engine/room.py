@@ -1,6 +1,6 @@
 """Whether all weights fit into the device's memory, judged before any data is read, with the sum spelled out.
 
-    what each file leaves resident         `resident_bytes`: quantised layers as stored, the rest in the rule's dtype
+    what each file leaves resident         `resident_bytes`: what the linear backend keeps, the rest in the rule's dtype
     + what one clip takes above it         `working_bytes`: rows x (3 x ffn + hidden) x bytes of the compute dtype
     <= what is free on the device
 
@@ -16,10 +16,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
 
+from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.denoiser.config import DitConfig
@@ -29,6 +31,10 @@ from h3runtime.settings import GIB, MIB, PARTITION_PATHS, variable
 ROWS = 37_810
 """Packed rows of the clip that is reckoned with (performance.md)."""
 CLIP = "a 1344x768 clip of 124 frames"
+LONGEST_ROWS = 109_162
+"""Packed rows of the same canvas over 362 frames, the longest clip (performance.md): weights that are decoded once must
+leave room for it."""
+PLAIN = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,19 +47,25 @@ class Weights:
     partition: str | None = None
 
 
-def resident_bytes(module: nn.Module, file: CheckpointFile, rule: LoadRule) -> int:
-    """Of everything that the model takes from the file: quantised layers as stored, the rest in the rule's dtype."""
+def resident_bytes(module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: LinearBackend[Any]) -> int:
+    """Of everything that the model takes from the file: what `linear` keeps of the layers that follow the choice, other
+    quantised layers as stored, the rest in the rule's dtype."""
     total = 0
     for name in module.state_dict():
         entry = file.entries.get(name)
         if entry is None or rule.ignores(name):
             continue
-        layer = file.layers.get(name.removesuffix(".weight"))
+        owner = name.removesuffix(".weight")
+        layer = file.layers.get(owner)
         if layer is not None:
-            total += entry.nbytes + sum(file.entries[s].nbytes for s in layer.sidecars)
+            stored = entry.nbytes + sum(file.entries[s].nbytes for s in layer.sidecars)
         else:
             cast = rule.cast if rule.cast is not None and entry.dtype.is_floating_point else entry.dtype
-            total += math.prod(entry.shape) * cast.itemsize
+            stored = math.prod(entry.shape) * cast.itemsize
+        if owner != name and rule.switches(owner):
+            shape = entry.shape if layer is None else layer.shape
+            stored = linear.resident_bytes(layer.marker.format if layer else PLAIN, (shape[0], shape[1]), stored)
+        total += stored
     return total
 
 
@@ -62,19 +74,37 @@ def working_bytes(config: DitConfig, dtype: torch.dtype, rows: int = ROWS) -> in
     return rows * (3 * config.ffn + config.hidden) * dtype.itemsize
 
 
+def needed_bytes(weights: Sequence[Weights], working: int) -> int:
+    return sum(part.bytes for part in weights) + working
+
+
+def why_short(weights: Sequence[Weights], working: int, free: int) -> str | None:
+    """Why `weights` shouldn't be kept in that form, if beside the longest clip they take more than `free` bytes."""
+    needed = needed_bytes(weights, working)
+    if not free or needed <= free:
+        return None
+    unit = GIB if needed >= GIB else MIB
+    return f"they and the longest clip take {told_bytes(needed, unit)} of {told_bytes(free, unit)} that are free"
+
+
+def why_decoding(short: str) -> str:
+    """Why `auto` decodes weights at every call. short: `why_short`."""
+    return f"auto: weights are decoded at every call, for decoded once {short}"
+
+
 def require_room(weights: Sequence[Weights], working: int, free: int, device: torch.device) -> None:
     """SettingsError where two partitions are one too many, else CheckpointError, if `free` bytes are too few.
 
     working: bytes to be left for a clip. free: 0 is unknown and enough.
     """
-    needed = sum(part.bytes for part in weights) + working
+    needed = needed_bytes(weights, working)
     if not free or needed <= free:
         return
     unit = GIB if needed >= GIB else MIB
-    terms = [f"{part.name} {_in(part.bytes, unit)} ({part.file})" for part in weights]
-    terms.append(f"{_in(working, unit)} to sample {CLIP}")
-    short = f"{device} has {_in(free, unit)} free: short by {_in(needed - free, unit)}"
-    told = f"the weights don't fit into memory: {' + '.join(terms)} = {_in(needed, unit)}, but {short}"
+    terms = [f"{part.name} {told_bytes(part.bytes, unit)} ({part.file})" for part in weights]
+    terms.append(f"{told_bytes(working, unit)} to sample {CLIP}")
+    short = f"{device} has {told_bytes(free, unit)} free: short by {told_bytes(needed - free, unit)}"
+    told = f"the weights don't fit into memory: {' + '.join(terms)} = {told_bytes(needed, unit)}, but {short}"
     transformers = [part for part in weights if part.partition is not None]
     if len(transformers) < 2:
         raise CheckpointError(told, [Offence("memory", told)])
@@ -85,5 +115,5 @@ def require_room(weights: Sequence[Weights], working: int, free: int, device: to
     raise SettingsError(f"{told}; without {second.name} it {way_out}", [Offence(field, told, legal)])
 
 
-def _in(count: int, unit: int) -> str:
+def told_bytes(count: int, unit: int) -> str:
     return f"{count / unit:.2f} {'GiB' if unit == GIB else 'MiB'}"

@@ -2,9 +2,9 @@
 
     w[n, k] = FP8(code[n, k]) * scale        scale = max(amax / largest, 1e-30)     largest = 448 (E4M3), 57344 (E5M2)
 
-Weights only: a stored `input_scale` belongs to backends that quantise activations. Fed by the linear backends (unpack)
-and the synthesis of checkpoints (pack). comfy-kitchen's eager backend multiplies in the wanted dtype, so in FP32 both
-agree bit for bit and in BF16 its scale is rounded first; `dequantize_kitchen` is that rule.
+A stored `input_scale` belongs to backends that quantise activations (`codes_of`, `quantize_rows`). Fed by the linear
+backends and the synthesis of checkpoints (pack). comfy-kitchen's eager backend multiplies in the wanted dtype, so in
+FP32 both agree bit for bit and in BF16 its scale is rounded first; `dequantize_kitchen` is that rule.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import torch
 from h3runtime.quant.slices import row_slices
 from h3runtime.quant.stored import Fp8Weight
 
+E4M3_MAX = 448.0
 SMALLEST_SCALE = 1e-30
 """Keeps the scale of an all-zero tensor, and its reciprocal, finite."""
 DTYPES = {"float8_e4m3fn": torch.float8_e4m3fn, "float8_e5m2": torch.float8_e5m2}
@@ -50,10 +51,29 @@ def quantize(
     largest = torch.finfo(dtype).max
     if scale is None:
         scale = (amax / largest).clamp(min=SMALLEST_SCALE)
-    codes = torch.empty(weight.shape, dtype=dtype, device=weight.device)
-    for part in row_slices(*weight.shape):
-        codes[part] = (weight[part].float() * (1.0 / scale)).clamp_(-largest, largest).to(dtype)
-    return Fp8Weight(codes, scale)
+    return Fp8Weight(codes_of(weight, scale.reshape(()), dtype), scale)
+
+
+def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [M, K] float -> E4M3 codes [M, K] and one scale a row, fp32 [M, 1]; code * scale stands for x.
+
+    For activations, and for weights that a GEMM with scales per row is to read: computed in FP32, and the host waits
+    for nothing, so values are not looked at.
+    """
+    low, high = x.aminmax(dim=1, keepdim=True)
+    scale = (torch.maximum(-low, high).float() / E4M3_MAX).clamp_(min=SMALLEST_SCALE)
+    return codes_of(x, scale), scale
+
+
+def codes_of(x: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype = torch.float8_e4m3fn) -> torch.Tensor:
+    """x [M, K] float / scale, rounded and saturated, [M, K]; scale fp32 [] or [M, 1]. Computed in FP32."""
+    largest = torch.finfo(dtype).max
+    codes = torch.empty(x.shape, dtype=dtype, device=x.device)
+    inverse = (1.0 / scale).expand(x.shape[0], 1) if scale.dim() else 1.0 / scale
+    for part in row_slices(*x.shape):
+        by = inverse[part] if inverse.dim() else inverse
+        codes[part] = (x[part].float() * by).clamp_(-largest, largest).to(dtype)
+    return codes
 
 
 def dequantize(weight: Fp8Weight, dtype: torch.dtype) -> torch.Tensor:

@@ -48,7 +48,23 @@ def quantize_kitchen(weight: torch.Tensor, convrot: int | None = None) -> Int8We
     return _quantize(weight, convrot, weight.dtype)
 
 
+def quantize_rows(x: torch.Tensor, convrot: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [M, K] float -> codes int8 [M, K] and one scale a row, fp32 [M, 1].
+
+    For activations (checkpoint-formats §4.1): rotated in x's own dtype, then divided and rounded in FP32. The host
+    waits for nothing, so values are not looked at.
+    """
+    return _codes(rotate(x, convrot) if convrot else x, None, torch.float32)
+
+
 def _quantize(weight: torch.Tensor, convrot: int | None, arithmetic: torch.dtype) -> Int8Weight:
+    codes, scale = _codes(weight, convrot, arithmetic)
+    if not torch.isfinite(scale).all():
+        raise ValueError("a non-finite weight can't be quantised")
+    return Int8Weight(codes, scale, convrot=convrot)
+
+
+def _codes(weight: torch.Tensor, convrot: int | None, arithmetic: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
     rows, columns = weight.shape
     codes = torch.empty(rows, columns, dtype=torch.int8, device=weight.device)
     scale = torch.empty(rows, 1, dtype=torch.float32, device=weight.device)
@@ -59,9 +75,7 @@ def _quantize(weight: torch.Tensor, convrot: int | None, arithmetic: torch.dtype
         step = scale[part].to(arithmetic)
         step = step.masked_fill(step == 0, torch.finfo(arithmetic).tiny)
         codes[part] = (wide / step).round_().clamp_(-128, 127).to(torch.int8)
-    if not torch.isfinite(scale).all():
-        raise ValueError("a non-finite weight can't be quantised")
-    return Int8Weight(codes, scale, convrot=convrot)
+    return codes, scale
 
 
 def dequantize_fp32(weight: Int8Weight) -> torch.Tensor:

@@ -11,6 +11,7 @@ the synthesis of checkpoints (pack); it reads no files.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import torch
@@ -62,16 +63,39 @@ def rounded(x: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> torch.
     For activations: any leading shape, no packing, and the host waits for nothing, so values are not looked at (a NaN
     stays one). `tensor_scale` fp32 [] replaces amax / (448 * 6), which is taken over all of x.
     """
-    columns = x.shape[-1]
-    if tensor_scale is None:
-        tensor_scale = x.abs().amax().float() / (E4M3_MAX * E2M1_MAX)
-    padded = F.pad(x, (0, -columns % BLOCK))
+    scale = activation_scale(x) if tensor_scale is None else tensor_scale
+    values, _, total = _rounded_blocks(x, scale)
+    return (values * total.unsqueeze(-1)).flatten(-2)[..., : x.shape[-1]].to(x.dtype)
+
+
+def activation_scale(x: torch.Tensor) -> torch.Tensor:
+    """amax / (448 * 6) over all of x, fp32 []; the host waits for nothing and x is not copied."""
+    low, high = x.aminmax()
+    return torch.maximum(-low, high).float() / (E4M3_MAX * E2M1_MAX)
+
+
+def rounded_unscaled(x: torch.Tensor, tensor_scale: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """x [..., K] -> E2M1 * E4M3 of each value, without the tensor scale: what a block-scaled GEMM multiplies.
+
+    Exact in bf16 and wider: 2 by 4 significant bits, at most 6 * 448.
+    """
+    values, scale, _ = _rounded_blocks(x, tensor_scale)
+    return (values * scale.float().unsqueeze(-1)).flatten(-2)[..., : x.shape[-1]].to(dtype)
+
+
+def dequantize_unscaled(weight: Nvfp4Weight, dtype: torch.dtype) -> torch.Tensor:
+    """[N, K]: E2M1 * E4M3 without the tensor scale; exact in bf16 and wider."""
+    return dequantize(replace(weight, tensor_scale=torch.ones_like(weight.tensor_scale)), dtype)
+
+
+def _rounded_blocks(x: torch.Tensor, tensor_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """E2M1 values fp32 [..., K'/16, 16], each block's E4M3 scale and its product with the tensor's [..., K'/16]."""
+    padded = F.pad(x, (0, -x.shape[-1] % BLOCK))
     blocks = padded.reshape(*x.shape[:-1], -1, BLOCK)
-    _, total = _block_scales(blocks, tensor_scale)
+    scale, total = _block_scales(blocks, tensor_scale)
     codes = _codes(blocks.float(), total.unsqueeze(-1))
     values = _pairs(torch.float32, x.device)[:16, 1]
-    out = F.embedding(codes.int(), values.unsqueeze(-1)).squeeze(-1) * total.unsqueeze(-1)
-    return out.flatten(-2)[..., :columns].to(x.dtype)
+    return F.embedding(codes.int(), values.unsqueeze(-1)).squeeze(-1), scale, total
 
 
 def _block_scales(blocks: torch.Tensor, tensor_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -13,11 +13,15 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class PlainWeight:
-    """weight [N, K] and bias [N] in the file's own floating dtype."""
+    """weight [N, K] and bias [N] in the file's own floating dtype, or in the one that a backend decoded to.
+
+    pre_quant_scale: of a weight that was stored with one, as in `Nvfp4Weight`.
+    """
 
     weight: torch.Tensor
     bias: torch.Tensor | None = None
     format: str = "plain"
+    pre_quant_scale: torch.Tensor | None = None
 
     @property
     def shape(self) -> tuple[int, int]:

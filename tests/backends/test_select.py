@@ -65,4 +65,5 @@ def test_the_listing_is_what_ready_shows() -> None:
 
 def test_the_real_families_resolve() -> None:
     linear, why = choose_linear("auto", CPU)
-    assert linear.name == "dequant" and linear_choice(linear, why, CPU).available == ("dequant",)
+    assert linear.name == "resident_bf16" and "exact way on cpu" in why
+    assert set(linear_choice(linear, why, CPU).unavailable) == {"nvfp4"}

@@ -61,7 +61,7 @@ def test_the_estimate_knows_them() -> None:
     wide = replace(real, ffn=2 * real.ffn)
 
     def peak(chunks: int) -> int:
-        how = Computing(torch.bfloat16, decoded=False, adaln_decoded=False, on_host=False, mlp_chunks=chunks)
+        how = Computing(torch.bfloat16, adaln_decoded=False, on_host=False, mlp_chunks=chunks)
         return sampling_bytes(wide, how, Steps(37_810, 100, 1, 1, 1))
 
     assert peak(1) > peak(2) >= peak(8)

@@ -142,9 +142,17 @@ def test_a_stop_leaves_nothing(engine: ResidentEngine, make_spec: MakeSpec, stag
     assert [p.name for p in spec.scratch.iterdir()] == []
 
 
-def test_another_linear_than_the_loaded_one_is_refused(engine: ResidentEngine, make_spec: MakeSpec) -> None:
-    assert generate(engine, make_spec(linear="dequant")).linear == "dequant"
-    with pytest.raises(BackendUnavailable, match="dequant"):
+def test_a_request_takes_another_linear_from_the_same_weights(engine: ResidentEngine, make_spec: MakeSpec) -> None:
+    """What is decoded once serves as what is decoded at every call, bit for bit; what was never encoded doesn't."""
+    names, found = ("resident_bf16", "dequant", "fp32", None), {}
+    for name in names:
+        clip = generate(engine, make_spec(f"with {name}", linear=name, diagnostics=True))
+        assert clip.linear == (name or "resident_bf16") and clip.diagnostics is not None
+        assert clip.diagnostics["linear"]["backend"] == clip.linear
+        found[name] = clip.diagnostics["latents_sha256"]
+    assert found[None] == found["resident_bf16"] == found["dequant"] != found["fp32"]
+    assert set(engine.facts().linear.available) == {"resident_bf16", "dequant", "fp32"}
+    with pytest.raises(BackendUnavailable, match="loaded for resident_bf16; a server started with linear fp8 has it"):
         generate(engine, make_spec("other", linear="fp8"))
 
 

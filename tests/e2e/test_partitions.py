@@ -262,12 +262,16 @@ def test_a_second_partition_without_room_is_refused_with_the_sum(
 def test_so_many_bytes_are_enough_and_one_less_is_not(
     files: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A transformer alone is no setting's fault."""
+    """A transformer alone is no setting's fault. Decoding once may take more, but is only done where that fits too."""
     del files["ref2va_model_path"]
     asked: list[tuple[list[Weights], int]] = []
     with monkeypatch.context() as patch:
         patch.setattr(module.room, "require_room", lambda weights, working, *_: asked.append((weights, working)))
-        loaded(tmp_path, files).close()
+        patch.setattr(module, "free_bytes", lambda _: 1)
+        engine = loaded(tmp_path, files)
+        told = engine.facts().linear
+        engine.close()
+    assert told.default == "dequant" and "decoded at every call, for decoded once they and the longest" in told.why
     ((weights, working),) = asked
     needed = sum(part.bytes for part in weights) + working
     # Enough, or unknown.

@@ -193,7 +193,7 @@ def test_ready_tells_what_is_loaded(server: Server) -> None:
     assert [m["adaln"] for m in ready["models"]] == ["pruned", "pruned", None, None, None]
     assert all(m["qkv"].startswith("contiguous (") for m in ready["models"][:2])
     assert len({m["file"] for m in ready["models"]}) == len({m["sha256"] for m in ready["models"]}) == 5
-    assert ready["attention"]["default"] == "sdpa" and ready["linear"]["default"] == "dequant"
+    assert ready["attention"]["default"] == "sdpa" and ready["linear"]["default"] == "resident_bf16"
     assert ready["startup"]["load_seconds"].keys() == {m["component"] for m in ready["models"]}
     assert ready["startup"]["cold_start_seconds"] >= ready["startup"]["warmup_seconds"] > 0
     loads = {(m["component"], m["partition"]): (m["load_seconds"], m["bytes_per_second"]) for m in ready["models"]}

@@ -19,6 +19,7 @@ from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.conditioning.presentation import Markers, assemble
 from h3runtime.core import ReferenceInput, Task
+from h3runtime.engine.linear_memory import resident_bytes
 from h3runtime.engine.memory_estimate import Conditioning, MemoryEstimate
 from h3runtime.engine.memory_formulas import Shot, audio_encode_bytes, text_bytes, video_encode_bytes, vision_bytes
 from h3runtime.packing.rows import vision_rows
@@ -123,7 +124,7 @@ def test_conditioning_has_its_own_line_and_the_largest_stage_counts() -> None:
 def test_diagnostics_tell_the_estimate_of_their_own_request(engine, make_spec, media) -> None:
     spec = make_spec()
     plain = diagnostics_of(engine, spec)["memory_estimate"]
-    assert plain["weights_bytes"] == sum(part.bytes for part in engine.facts().components)
+    assert plain["weights_bytes"] == resident_bytes(engine.models.modules())
     assert plain["conditioning_bytes"] == plain["conditioning_text_bytes"] > 0
     assert plain["conditioning_video_bytes"] == plain["conditioning_sound_bytes"] == 0
     references: tuple[ReferenceInput, ...] = (

@@ -44,4 +44,7 @@ def exact_backend(named: Sequence[tuple[str, str]], choice: BackendChoice, verdi
         if name in choice.available and name not in exact:
             legal = ", ".join(exact) or "leave it out"
             verdict.refuse(field, f"{ascii(name)[:60]} is not exact, which contradicts quality 'exact'", legal)
+    if not exact and not named:
+        told = f"nothing exact can run on what is loaded, only {', '.join(choice.available)}"
+        verdict.refuse("quality", told, "leave it out")
     return None if choice.default in exact or not exact else exact[0]

@@ -107,6 +107,14 @@ def test_exact_takes_what_a_family_says_is_exact_best_first() -> None:
     assert judge_backends(read.body, facts, verdict).attention == "fa4" and verdict.offences == []
 
 
+def test_exact_is_refused_where_the_weights_were_encoded_for_something_else() -> None:
+    facts = replace(FACTS, linear=BackendChoice("fp8", "asked for", ("fp8",), {"fp8": "validated"}, {}))
+    read = read_body({"prompt": "x", "quality": "exact"})
+    verdict = Verdict(read)
+    judge_backends(read.body, facts, verdict)
+    assert [offence.field for offence in verdict.offences] == ["quality"] and "fp8" in verdict.offences[0].message
+
+
 def test_a_drawn_seed_leaves_room_for_all_clips(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("secrets.randbelow", lambda below: below - 1)
     assert sampling_of(read_body({"prompt": "x", "n": 10}).body).seed + 9 == MAX_SEED

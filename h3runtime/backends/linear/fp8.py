@@ -1,0 +1,148 @@
+"""E4M3 times E4M3, sums in FP32: `torch._scaled_mm` on a GPU, its definition in plain torch everywhere else.
+
+    q_x = round(x / s_x)    saturated at 448, ties to even        y = (q_x q_w^T) s_x s_w, rounded once, + b
+
+Two kinds of weight. One stored as FP8 keeps its codes and its own scales (checkpoint-formats §4.3): s_w one number, s_x
+its `input_scale`, or 1 without one, as ComfyUI has it. Every other one is encoded anew at load, with a scale a row,
+from the numbers that its storage decodes to in FP32; s_x is then one number a row of x, found as x comes. What that
+costs the weight is kept as `error`, about 2.6 % on Gaussian rows. A marker's `full_precision_matrix_mult`, and a shape
+that isn't in multiples of 16, leave a layer to `dequant` (G10).
+
+The definition multiplies the decoded codes in FP32; a GPU may add in another order and, with `FAST_ACCUM`, to fewer
+bits. On a CPU, `_scaled_mm` of torch 2.13 with scales per row agrees with it in 99.95 % of BF16 results, and with one
+scale per tensor runs a thousand times slower: it isn't used there. Fed and read as `base` says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from h3runtime.backends.linear.base import STORED, CallBytes
+from h3runtime.backends.linear.dequant import DequantLinear, dense, moved, scaled
+from h3runtime.backends.linear.facts import LinearFacts, linear_facts
+from h3runtime.quant import fp8
+from h3runtime.quant.slices import SLICE_ELEMENTS, row_slices
+from h3runtime.quant.stored import Fp8Weight, StoredWeight
+
+FORM = "fp8"
+MULTIPLE = 16
+"""Of N and K, for `_scaled_mm`."""
+SMALLEST_CAPABILITY = (8, 9)
+FAST_ACCUM = True
+"""Hopper's tensor cores then keep partial sums to some 14 bits: far below what three bits of mantissa cost."""
+ROUNDING_BYTES = 8
+"""Of each value of a slice that is rounded: in FP32, and divided."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Rows:
+    """codes E4M3 [N, K], scale fp32 [1, N], of a weight that was encoded anew. error: relative L2 of it, fp32 []."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    bias: torch.Tensor | None
+    pre_quant_scale: torch.Tensor | None
+    error: torch.Tensor
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.codes.shape[0], self.codes.shape[1]
+
+
+class Fp8Linear(DequantLinear):
+    name = "fp8"
+    grade = "validated"
+    reads = frozenset({FORM})
+
+    def why_unavailable(self, device: torch.device) -> str | None:
+        return self.why_not(linear_facts(device))
+
+    def why_not(self, facts: LinearFacts) -> str | None:
+        return facts.why_older_than(SMALLEST_CAPABILITY) if facts.kind == "cuda" else None
+
+    def why_unfit(self, stored: Any) -> str | None:
+        if getattr(stored, "full_precision", False):
+            return "its marker asks for full precision"
+        if stored.shape[0] % MULTIPLE or stored.shape[1] % MULTIPLE:
+            return f"{list(stored.shape)} isn't in multiples of {MULTIPLE}"
+        return None
+
+    def form(self, stored: StoredWeight) -> str:
+        return STORED if isinstance(stored, Fp8Weight) or self.why_unfit(stored) else FORM
+
+    def resident_bytes(self, stored_format: str, shape: tuple[int, int], stored_bytes: int) -> int:
+        rows, columns = shape
+        if stored_format in fp8.DTYPES or rows % MULTIPLE or columns % MULTIPLE:
+            return stored_bytes
+        return rows * columns + rows * torch.float32.itemsize
+
+    def call_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> CallBytes:
+        """The codes of x, and a slice of it while it is rounded; without a kernel also both operands in FP32."""
+        if not self._multiplies(resident):
+            return super().call_bytes(resident, rows, dtype)
+        (out_width, width), wide = resident.shape, torch.float32.itemsize
+        rounding = min(rows * width, SLICE_ELEMENTS) * ROUNDING_BYTES
+        if _has_kernel(resident.codes.device, dtype):
+            return CallBytes(rows * (width + wide), rounding)
+        return CallBytes(rows * width + wide * (rows * (width + out_width) + width * out_width), rounding)
+
+    def prepare(self, stored: StoredWeight, device: torch.device) -> Any:
+        there = moved(stored, device)
+        return there if self.form(there) is STORED else encoded(there)
+
+    def apply(self, x: torch.Tensor, resident: Any) -> torch.Tensor:
+        if not self._multiplies(resident):
+            return super().apply(x, resident)
+        rows = scaled(x, resident).reshape(-1, x.shape[-1])
+        y = _by_rows(rows, resident) if isinstance(resident, Fp8Rows) else _by_stored_scales(rows, resident)
+        y = y if resident.bias is None else y.add_(resident.bias.to(y.dtype))
+        return y.view(*x.shape[:-1], -1)
+
+    def _multiplies(self, resident: Any) -> bool:
+        """Whether it is there as codes that this backend may multiply."""
+        return isinstance(resident, Fp8Rows) or (isinstance(resident, Fp8Weight) and self.why_unfit(resident) is None)
+
+
+def encoded(stored: StoredWeight) -> Fp8Rows:
+    """Any stored weight with a scale a row, bias and AWQ scale as they are."""
+    weight = dense(stored, torch.float32)
+    codes, scale = fp8.quantize_rows(weight)
+    off, whole = weight.new_zeros(()), weight.new_zeros(())
+    for part in row_slices(*weight.shape):
+        off += codes[part].float().mul_(scale[part]).sub_(weight[part]).square_().sum()
+        whole += weight[part].square().sum()
+    error = (off / whole.clamp(min=fp8.SMALLEST_SCALE)).sqrt()
+    return Fp8Rows(codes, scale.reshape(1, -1), stored.bias, getattr(stored, "pre_quant_scale", None), error)
+
+
+def multiplied(
+    x: torch.Tensor, weight: torch.Tensor, x_scale: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    """codes [M, K] and [N, K] with scales fp32 [] and [], or [M, 1] and [1, N] -> [M, N] in `dtype`."""
+    if _has_kernel(x.device, dtype):
+        return torch._scaled_mm(x, weight.t(), x_scale, scale, out_dtype=dtype, use_fast_accum=FAST_ACCUM)
+    return definition(x, weight, x_scale, scale, dtype)
+
+
+def definition(
+    x: torch.Tensor, weight: torch.Tensor, x_scale: torch.Tensor, scale: torch.Tensor, dtype: torch.dtype
+) -> torch.Tensor:
+    return (x.float() @ weight.float().t()).mul_(x_scale).mul_(scale).to(dtype)
+
+
+def _by_rows(x: torch.Tensor, weight: Fp8Rows) -> torch.Tensor:
+    codes, scale = fp8.quantize_rows(x)
+    return multiplied(codes, weight.codes, scale, weight.scale, x.dtype)
+
+
+def _by_stored_scales(x: torch.Tensor, weight: Fp8Weight) -> torch.Tensor:
+    stored = weight.input_scale
+    x_scale = torch.ones((), device=x.device) if stored is None else stored.reshape(()).float()
+    return multiplied(fp8.codes_of(x, x_scale), weight.codes, x_scale, weight.scale.reshape(()).float(), x.dtype)
+
+
+def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
+    return device.type == "cuda" and dtype is torch.bfloat16

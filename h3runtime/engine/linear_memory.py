@@ -1,0 +1,68 @@
+"""What linear layers keep resident, and what a call of theirs takes: the loaded models asked, nothing run.
+
+Fed by `memory_estimate` with loaded models; the backends themselves say what their calls take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from h3runtime.backends.linear.base import BackendLinear, CallBytes, LinearBackend
+from h3runtime.backends.linear.select import linear_backends
+from h3runtime.backends.linear.switching import switched
+from h3runtime.engine.memory_formulas import LinearCalls
+
+Layer = tuple[LinearBackend[Any], Any]
+
+
+def resident_bytes(models: Iterable[nn.Module]) -> int:
+    """Of all their tensors, those inside the resident forms of linears and embeddings included; shared ones once."""
+    found = {tensor.data_ptr(): tensor.nbytes for model in models for tensor in _tensors(model)}
+    return sum(found.values())
+
+
+def linear_calls(model: nn.Module, dtype: torch.dtype, name: str | None = None) -> LinearCalls:
+    """What a call of a block's linear takes for so many rows of `dtype`, the most of any block's.
+
+    name: the backend of a request; None is what the weights were loaded for.
+    """
+    backend = next((candidate for candidate in linear_backends() if candidate.name == name), None)
+    layers: dict[str, dict[Any, Layer]] = {}
+    for path, layer in switched(model):
+        place = ".".join(path.split(".")[-2:])
+        layers.setdefault(place, {})[_kind(layer)] = backend or layer.loaded_for, layer.resident
+
+    def calls(place: str, rows: int) -> CallBytes:
+        each = [found.call_bytes(resident, rows, dtype) for found, resident in layers.get(place, {}).values()]
+        return CallBytes(max((c.held for c in each), default=0), max((c.before for c in each), default=0))
+
+    return calls
+
+
+def _kind(layer: BackendLinear) -> tuple[Any, ...]:
+    """Layers of one kind take the same."""
+    resident = layer.resident
+    dtypes = tuple(tensor.dtype for tensor in _held(resident))
+    return type(resident), resident.shape, dtypes, getattr(resident, "full_precision", False), layer.form
+
+
+def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
+    yield from model.parameters()
+    yield from model.buffers()
+    for part in model.modules():
+        for name in ("resident", "table"):
+            yield from _held(getattr(part, name, None))
+
+
+def _held(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors of a resident form, however deep."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif is_dataclass(value):
+        for field in fields(value):
+            yield from _held(getattr(value, field.name))
