@@ -96,39 +96,45 @@ class AdaptedLinear(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self._replaced(x) if self._weights or self._moves_bias else self.base(x)
-        flat, rows = y.view(-1, y.shape[-1]), x.reshape(-1, x.shape[-1])
+        flat, rows = y.reshape(-1, y.shape[-1]), x.reshape(-1, x.shape[-1])
         for strength, change in self.changes:
             for pair in change.pairs:
                 inner = F.linear(rows, pair.down.to(x.dtype))
                 _add(flat, inner, pair.up, pair.moves, strength * pair.scale)
             for part in change.differences:
                 _add(flat, rows, part.values, part.moves, strength)
-        return y
+        return flat.view(y.shape)
 
     def _replaced(self, x: torch.Tensor) -> torch.Tensor:
         """What the base and all replacements come to. A base whose whole weight is replaced isn't asked for it."""
-        own: torch.Tensor = self.base(x.new_zeros(1, x.shape[-1]))[0]
-        bias = self._bias(own)
+        held = self.resident.bias
         if not self._weights:
-            moved: torch.Tensor = self.base(x).add_(bias - own)
-            return moved
-        if self._own == 0.0 and len(self._weights) == 1:
-            strength, weight = self._weights[0]
-            return F.linear(x, weight.to(x.dtype) if strength == 1.0 else strength * weight.to(x.dtype), bias)
-        y = (self.base(x) - own) * self._own if self._own else torch.zeros_like(own).expand(*x.shape[:-1], -1)
+            y: torch.Tensor = self.base(x)
+            own = torch.zeros_like(y[0]) if held is None else held.to(x.dtype)
+            return y.add_(self._bias(own) - own)
+        rows = self._weights[0][1].shape[0]
+        own = x.new_zeros(rows) if held is None else held.to(x.dtype)
+        bias = self._bias(own)
+        if len(self._weights) == 1 and self._weights[0][0] == 1.0:
+            return F.linear(x, self._weights[0][1].to(x.dtype), bias)
+        y = bias.expand(*x.shape[:-1], rows)
+        if self._own:
+            y = y + self._own * (self.base(x) - own)
         for strength, weight in self._weights:
             y = y + strength * F.linear(x, weight.to(x.dtype))
-        return y + bias
+        return y
 
     def _bias(self, own: torch.Tensor) -> torch.Tensor:
-        """The bias that the base has (it is what comes of zeros), replaced and moved; in x's dtype."""
-        parts = [(s, c.bias) for s, c in self.changes if c.bias is not None]
-        bias = own if len(parts) != 1 or parts[0][0] != 1.0 else parts[0][1].to(own.dtype)
-        if bias is own and parts:
-            bias = own + sum((s * (new.to(own.dtype) - own) for s, new in parts), torch.zeros_like(own))
+        """The base's bias [N], replaced and moved; in x's dtype."""
+        sets = [(s, change.bias) for s, change in self.changes if change.bias is not None]
+        if len(sets) == 1 and sets[0][0] == 1.0:
+            bias = sets[0][1].to(own.dtype, copy=True)
+        else:
+            bias = own.clone()
+            for strength, new in sets:
+                bias += strength * (new.to(own.dtype) - own)
         for strength, change in self.changes:
             for part in change.bias_differences:
-                bias = bias.clone()
                 for first, last, to in part.moves:
                     bias[to : to + last - first] += strength * part.values[first:last].to(own.dtype)
         return bias
