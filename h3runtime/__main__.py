@@ -40,14 +40,27 @@ def build_parser() -> argparse.ArgumentParser:
     import argparse
 
     from h3runtime import __version__
-    from h3runtime.cli import cancel, compare, decode, demo, generate, inspect, jobs, serve, submit, synth, watch
+    from h3runtime.cli import (
+        cancel,
+        compare,
+        decode,
+        demo,
+        generate,
+        inspect,
+        jobs,
+        profile,
+        serve,
+        submit,
+        synth,
+        watch,
+    )
 
     parser = argparse.ArgumentParser(
         prog="h3runtime", description="Video with stereo sound from MiniMax H3: a service and its tools."
     )
     parser.add_argument("--version", action="version", version=f"h3runtime {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (serve, generate, demo, submit, watch, cancel, jobs, decode, inspect, compare, synth):
+    for command in (serve, generate, demo, submit, watch, cancel, jobs, decode, inspect, profile, compare, synth):
         command.add_parser(commands)
     return parser
 
