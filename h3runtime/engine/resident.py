@@ -18,6 +18,7 @@ import torch
 
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.fused.select import choose_producers, producers_choice
 from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear
@@ -103,6 +104,7 @@ class ResidentEngine:
         self.attention, self.attention_why = self.attentions.resolve(settings.attention)
         self.linear: LinearBackend[Any]
         self.linear, self.linear_why = choose_linear(settings.linear, self.device)
+        self.producers, self.producers_why = choose_producers(settings.fused, self.device)
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
         self._profile_memory, self._on_component = profile_memory, on_component
@@ -138,6 +140,8 @@ class ResidentEngine:
         loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component, spare)
         self.models: Models = loader.models(COMPUTE_DTYPE)
         self.linear, self.linear_why = loader.linear, loader.why_spare or self.linear_why
+        for network in self.models.transformers.values():
+            network.producers = self.producers
         building = time.monotonic()
         self.attentions.fit({network.config.head_dim for network in self.models.transformers.values()})
         # Its first call compiles what it needs; the reference needs nothing.
@@ -249,6 +253,7 @@ class ResidentEngine:
             # The first clip of a process pays for what the others find done, as the first job of a server does.
             warm_up=tuple(self._warmed[1:] or self._warmed),
             adapters=self.adapters.facts,
+            fused=producers_choice(self.producers, self.producers_why, self.device),
         )
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
