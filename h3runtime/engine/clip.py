@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents, TailRequest
+from h3runtime.engine.device import tile_room
 from h3runtime.engine.host_frames import HostChunk, to_host
 from h3runtime.engine.load import Vaes
 from h3runtime.engine.preview import Poster
@@ -114,7 +115,11 @@ def decode_frames(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> I
     """The clip's frames on the host, in order, chunk by chunk."""
     device = vaes.audio.latents_mean.device
     chunks = vaes.video.decode_chunks(
-        latents.video.to(device), blend=blend, should_stop=run.should_stop, on_chunk=run.step
+        latents.video.to(device),
+        blend=blend,
+        should_stop=run.should_stop,
+        on_chunk=run.step,
+        room=tile_room(device),
     )
     return to_host(chunks)
 

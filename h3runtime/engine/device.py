@@ -9,6 +9,7 @@ import torch
 from h3runtime.engine.heap import trim
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.observe import memory
+from h3runtime.vae.tile_batch import ROOM
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,15 @@ def free_bytes(device: torch.device) -> int:
     if device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated:
         return int(torch.cuda.mem_get_info(device)[0])
     return memory.available_bytes()
+
+
+def tile_room(device: torch.device) -> int:
+    """Bytes that tiles of the video VAE may take at once: what it was made for, or half of what nobody has now. None on
+    the CPU, where tiles take as long together as one by one."""
+    if device.type != "cuda":
+        return 0
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(ROOM, (free_bytes(device) + kept) // 2)
 
 
 def memory_facts(device: torch.device) -> dict[str, int]:

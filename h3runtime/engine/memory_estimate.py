@@ -43,6 +43,7 @@ from h3runtime.engine.memory_formulas import (
 )
 from h3runtime.quant.stored import PlainWeight
 from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
+from h3runtime.vae.tile_batch import ROOM
 from h3runtime.vae.tiling import Tiling
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
 
@@ -157,8 +158,10 @@ class MemoryEstimate:
 
 
 def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
+    on_host, target, tile = models.computing.on_host, demand.target, models.tiling.size
+    room = 0 if on_host else ROOM
     shots = (
-        video_encode_bytes(models.video_encoder, models.video_encode_dtype, models.tiling.size, s) for s in demand.shots
+        video_encode_bytes(models.video_encoder, models.video_encode_dtype, tile, shot, room) for shot in demand.shots
     )
     text = models.text_encoder
     conditioning = Conditioning(
@@ -170,8 +173,7 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
             on_host=models.computing.on_host,
         ),
     )
-    on_host, target, tile = models.computing.on_host, demand.target, models.tiling.size
-    frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target)
+    frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target, room)
     decode = max(
         heap_bytes(audio_decode_bytes(models.audio_decoder, demand.audio_latents, on_host=on_host), on_host=on_host),
         heap_bytes(frames, on_host=on_host) + host_frames_bytes(target, on_host=on_host),

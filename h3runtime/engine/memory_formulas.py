@@ -7,7 +7,6 @@ keeps must be followed here, and tests/engine/test_memory_estimate.py tells.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
@@ -29,16 +28,11 @@ from h3runtime.media.vision_size import features_of
 from h3runtime.quant.slices import SLICE_ELEMENTS
 from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
 from h3runtime.vae.chunks import FRAME_OVERLAP, PIECE_LATENTS, TIME_PATCH
-from h3runtime.vae.tiling import ALIGNMENT
+from h3runtime.vae.tile_batch import decoded_tile_bytes, encoded_tile_bytes, tiles_at_once
+from h3runtime.vae.tiling import ALIGNMENT, Tiling
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
-from h3runtime.vae.video_encoder import FRONT_FRAMES
 
 STEREO = 2
-ENCODER_COPIES = 6
-"""Tensors of the video encoder's widest level that are alive at once, with a convolution's workspace."""
-PADDED_COPIES = 2
-"""And, of a clip, with two frames of zeros in front. Together 8.2 for 17 frames and 8 for a picture: a CPU takes 6.2
-and 6.1 in fp32. An H200 took 9.2 of a clip in fp16 while the sides were padded first, which kept one more alive."""
 SOUND_COPIES = 5
 """Of the audio encoder's first stage: a unit's input, and Snake's product, sine, square and sum. 4.6 on a CPU, 5.0 on
 an H200."""
@@ -100,26 +94,20 @@ def _vision_chunk(vision: VisionConfig, patches: int) -> int:
     return max(widest, chunk_bytes(features_of_patches(patches), vision_tower.merger_row_bytes(vision)))
 
 
-def video_encode_bytes(config: EncoderConfig | None, dtype: torch.dtype, tile: int, shot: Shot) -> int:
-    """17 frames as bytes and twice normalised, and a tile's widest level, as often as it is held at once. A clip's last
-    5 frames are encoded by themselves, and a shorter clip has no others."""
+def video_encode_bytes(config: EncoderConfig | None, dtype: torch.dtype, tile: int, shot: Shot, room: int = 0) -> int:
+    """17 frames as bytes and twice normalised, and what the tiles take that fit into `room` at once. A clip's last 5
+    frames are encoded by themselves, and a shorter clip has no others."""
     if config is None:
         return 0
     frames = CHUNK_FRAMES if shot.frames > CHUNK_FRAMES else min(shot.frames, FRAME_OVERLAP)
     pixels = 3 * frames * shot.width * shot.height
-    padded = frames + FRONT_FRAMES if frames > 1 else 1
-    copies = ENCODER_COPIES * frames + PADDED_COPIES * padded
-    widest = int(copies * min(shot.width, tile) * min(shot.height, tile) * _widest_level(config))
-    return pixels * (1 + FP32 + 2 * dtype.itemsize) + widest * dtype.itemsize
+    one = encoded_tile_bytes(config, dtype, frames, min(shot.height, tile), min(shot.width, tile))
+    return pixels * (1 + FP32 + 2 * dtype.itemsize) + one * tiles_at_once(one, _tiles(tile, shot), room)
 
 
-def _widest_level(config: EncoderConfig) -> float:
-    """Most channels that a pixel of the input has at any level: fewer pixels are left below."""
-    widest, left = 0.0, 1.0
-    for level in config.levels:
-        widest = max(widest, max(level.in_channels, level.out_channels) * left)
-        left /= math.prod(level.stride or (1,))
-    return widest
+def _tiles(tile: int, shot: Shot) -> int:
+    split = Tiling.of_size(tile).split
+    return len(split(shot.width).starts) * len(split(shot.height).starts)
 
 
 def audio_encode_bytes(config: AudioEncoderConfig | None, samples: int) -> int:
@@ -216,9 +204,9 @@ def audio_decode_bytes(config: AudioDecoderConfig | None, latents: int, *, on_ho
     return FP32 * STEREO * (widest + blocked) * latents
 
 
-def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot) -> int:
+def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot, room: int = 0) -> int:
     """The larger of two moments: a piece of 28 frames is there, and 17 of them become colours, twice in fp32; or its
-    last tile is made, from tokens that are held three times as wide as the gate and five times the width."""
+    last tiles are made, as many at once as fit into `room`."""
     if config is None:
         return 0
     size, values = dtype.itemsize, 3 * target.width * target.height
@@ -227,9 +215,12 @@ def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: i
     if target.frames > CHUNK_FRAMES + FRAME_OVERLAP:
         # The part before is still on its way to the host, and this one is blended with it.
         join += shown * (size + FP32)
-    tokens = PIECE_LATENTS * min(target.width, tile) * min(target.height, tile) // ALIGNMENT**2
-    widest = tokens * (3 * config.feed_forward + 5 * config.width) * size
-    return max(values * join, widest + values * PIECE_FRAMES * size)
+    pixels = min(target.width, tile) * min(target.height, tile)
+    one = decoded_tile_bytes(config, dtype, PIECE_LATENTS * pixels // ALIGNMENT**2)
+    at_once = tiles_at_once(one, _tiles(tile, target), room)
+    # Those beside the last one have frames of their own, which overlap in the piece.
+    beside = (at_once - 1) * 3 * PIECE_FRAMES * pixels * size
+    return max(values * join, at_once * one + beside + values * PIECE_FRAMES * size)
 
 
 def host_frames_bytes(target: Shot, *, on_host: bool) -> int:

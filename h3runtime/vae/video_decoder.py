@@ -54,7 +54,7 @@ def rotary_table(positions: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, 
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn pairs (i, i + 3m) of x [B, S, H, D]; the last quarter of D passes through."""
+    """Turn pairs (i, i + 3m) of x [B, S, .., D]; the last quarter of D passes through."""
     half = cos.shape[-1]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
@@ -68,13 +68,15 @@ class Attention(nn.Module):
         self.to_out = nn.Linear(inner, width)
 
     def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        q, k, v = self.to_qkv(x).unflatten(-1, (-1, 3 * self.head_dim)).chunk(3, -1)
-        q = rotate(F.rms_norm(q, (self.head_dim,), eps=EPS), cos, sin)
-        k = rotate(F.rms_norm(k, (self.head_dim,), eps=EPS), cos, sin)
+        qkv = self.to_qkv(x).unflatten(-1, (-1, 3, self.head_dim))
+        # q and k at once: half the kernels, and each number by the same operations.
+        normed = F.rms_norm(qkv[..., :2, :], (self.head_dim,), eps=EPS)
+        q, k = rotate(normed, cos.unsqueeze(1), sin.unsqueeze(1)).unbind(-2)
+        v = qkv[..., 2, :]
         out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         out = out.transpose(1, 2).flatten(2)
         # ComfyUI replaces NaN alone (§4.1); infinities stay, so that a check of the frames still finds them.
-        projected: torch.Tensor = self.to_out(out.masked_fill(out.isnan(), 0.0))
+        projected: torch.Tensor = self.to_out(out.nan_to_num(0.0, math.inf, -math.inf))
         return projected
 
 
@@ -112,6 +114,7 @@ class VideoDecoder(nn.Module):
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
+        self.config = config
         self.head_dim = config.head_dim
         self.x_embedder = nn.Linear(config.latent_channels, config.width)
         self.register_tokens = nn.Parameter(torch.empty(1, config.registers, config.width))

@@ -122,6 +122,7 @@ class VideoEncoder(nn.Module):
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
+        self.config = config
         last = config.levels[-1].out_channels
         self.conv_in = CausalConv3d(3, config.channels)
         self.down = nn.ModuleList(Level(level) for level in config.levels)

@@ -3,8 +3,8 @@
 Puts together the encoder, the decoder, spatial tiles and time; holds no arithmetic of its own beyond the latents'
 normalisation. The engine encodes guides, references and sources with it before sampling and feeds its frames to the
 encoder of the MP4 while later chunks are still being decoded. Memory does not grow with the clip, in either direction:
-one tile is in flight; of a decode one piece of 28 frames is assembled and 5 frames are carried over, of a streamed
-encode 17 frames are held.
+one tile is in flight, or as many as fit into `room` bytes; of a decode one piece of 28 frames is assembled and 5 frames
+are carried over, of a streamed encode 17 frames are held.
 
 dtype is float16 (ComfyUI's default) or float32; every parameter must have it. bfloat16 is refused as ComfyUI does
 (conditioning contract §4.8): the pictures suffer. A CPU encodes in float32 whatever the dtype, as ComfyUI does there:
@@ -25,6 +25,7 @@ from torch import nn
 from h3runtime.core import CHUNK_FRAMES, ShouldStop
 from h3runtime.errors import CheckpointError, InvalidRequest, JobCancelled, Offence, SettingsError
 from h3runtime.vae.chunks import FRAME_OVERLAP, ChunkPlan, join, plan
+from h3runtime.vae.tile_batch import decoded_tile_bytes, encoded_tile_bytes, in_batches, tiles_at_once
 from h3runtime.vae.tiling import ALIGNMENT, BlendRule, TileAxis, Tiling, stitch
 from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_decoder import VideoDecoder
@@ -76,14 +77,16 @@ class VideoVae(nn.Module):
         blend: BlendRule = "blended",
         should_stop: ShouldStop | None = None,
         on_chunk: OnChunk | None = None,
+        room: int = 0,
     ) -> Iterator[torch.Tensor]:
         """Latents [1, C, T, h, w] of any T >= 1 -> fp32 frames [n <= 17, H, W, 3] in [0, 1] on the model's device.
 
         Each part comes as soon as it is final; together they are `chunks.decoded_frames(T)` frames. `should_stop` is
-        asked before every tile and ends the decode with JobCancelled. InvalidRequest for other shapes, before work.
+        asked before every tile and ends the decode with JobCancelled. room: bytes that tiles decoded at once may take
+        (`tile_batch`); one at a time as default. InvalidRequest for other shapes, before work.
         """
         self._check_latents(latents)
-        return self._decode(latents, plan(latents.shape[2]), blend, should_stop, on_chunk)
+        return self._decode(latents, plan(latents.shape[2]), blend, should_stop, on_chunk, room)
 
     @torch.no_grad()
     def _decode(
@@ -93,11 +96,12 @@ class VideoVae(nn.Module):
         blend: BlendRule,
         should_stop: ShouldStop | None,
         on_chunk: OnChunk | None,
+        room: int,
     ) -> Iterator[torch.Tensor]:
         z = self.denormalised(latents)
         if chunks.padding:
             z = torch.cat([z, z[:, :, -1:].expand(-1, -1, chunks.padding, -1, -1)], 2)
-        pieces = self._decode_pieces(z, chunks, blend, should_stop, on_chunk)
+        pieces = self._decode_pieces(z, chunks, blend, should_stop, on_chunk, room)
         parts = join(pieces, chunks.frames) if chunks.latent_frames > 1 else (p[:, :, -1:] for p in pieces)
         # A loop variable would keep a part, and the piece it is a view of, alive while the next piece is decoded.
         yield from map(denormalise, parts)
@@ -109,9 +113,10 @@ class VideoVae(nn.Module):
         blend: BlendRule,
         should_stop: ShouldStop | None,
         on_chunk: OnChunk | None,
+        room: int,
     ) -> Iterator[torch.Tensor]:
         for index in range(chunks.chunks):
-            piece = self.decode_piece(z[:, :, chunks.latents_of(index)], blend, should_stop)
+            piece = self.decode_piece(z[:, :, chunks.latents_of(index)], blend, should_stop, room)
             if on_chunk is not None:
                 on_chunk(index + 1, chunks.chunks)
             yield piece
@@ -119,18 +124,17 @@ class VideoVae(nn.Module):
 
     @torch.no_grad()
     def decode_piece(
-        self, z: torch.Tensor, blend: BlendRule = "blended", should_stop: ShouldStop | None = None
+        self, z: torch.Tensor, blend: BlendRule = "blended", should_stop: ShouldStop | None = None, room: int = 0
     ) -> torch.Tensor:
         """Denormalised latents [1, C, t, h, w] -> decoder output [1, 3, 4t, 16h, 16w], tiled, ImageNet-normalised."""
         decoder, conv = self._decoder()
         rows, columns = (self.tiling.split(ALIGNMENT * cells) for cells in z.shape[-2:])
-
-        def tile_at(i: int, j: int) -> torch.Tensor:
-            _poll(should_stop)
-            out: torch.Tensor = decoder(conv(_cut(z, rows.divided(ALIGNMENT), columns.divided(ALIGNMENT), i, j)))
-            return out
-
-        return stitch(tile_at, rows, columns, blend)
+        cells = rows.divided(ALIGNMENT), columns.divided(ALIGNMENT)
+        tokens = z.shape[2] * cells[0].tile * cells[1].tile
+        tile_bytes = decoded_tile_bytes(decoder.config, self.dtype, tokens)
+        at_once = tiles_at_once(tile_bytes, _count(rows, columns), room)
+        results = in_batches(_tiles(z, *cells, should_stop), lambda tile: decoder(conv(tile)), at_once)
+        return stitch(lambda *_: next(results), rows, columns, blend)
 
     def denormalised(self, latents: torch.Tensor) -> torch.Tensor:
         """x * std + mean in the model's dtype, constants rounded to it first (§4.7)."""
@@ -138,16 +142,23 @@ class VideoVae(nn.Module):
         return latents.to(mean) * std + mean
 
     @torch.no_grad()
-    def encode_image(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:
+    def encode_image(
+        self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None, room: int = 0
+    ) -> torch.Tensor:
         """One picture [1, H, W, 3], uint8 or float in [0, 1] -> its normalised latent, fp32 [1, C, 1, H/16, W/16]."""
         self._check_pixels(pixels)
         if pixels.shape[0] != 1:
             raise _bad("pixels", f"{pixels.shape[0]} frames", "one picture; clips go to encode_clip")
-        return self._normalised(self.encode_moments(pixels, should_stop=should_stop))
+        return self._normalised(self.encode_moments(pixels, should_stop=should_stop, room=room))
 
     @torch.no_grad()
     def encode_clip(
-        self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None, on_chunk: OnChunk | None = None
+        self,
+        pixels: torch.Tensor,
+        *,
+        should_stop: ShouldStop | None = None,
+        on_chunk: OnChunk | None = None,
+        room: int = 0,
     ) -> torch.Tensor:
         """A clip [F, H, W, 3], uint8 or float in [0, 1] -> fp32 [1, C, T, H/16, W/16], T = 5 ceil(F/17) - 3.
 
@@ -155,7 +166,7 @@ class VideoVae(nn.Module):
         other latents are dropped, and time is causal (§4.6). F = 1 is a picture, one frame alone.
         """
         self._check_pixels(pixels)
-        return self._encode(torch.split(pixels, CHUNK_FRAMES), pixels.shape[0], should_stop, on_chunk)
+        return self._encode(torch.split(pixels, CHUNK_FRAMES), pixels.shape[0], should_stop, on_chunk, room)
 
     @torch.no_grad()
     def encode_stream(
@@ -165,6 +176,7 @@ class VideoVae(nn.Module):
         *,
         should_stop: ShouldStop | None = None,
         on_chunk: OnChunk | None = None,
+        room: int = 0,
     ) -> torch.Tensor:
         """`count` frames uint8 [H, W, 3] that come one by one -> what `encode_clip` makes of them, bit for bit.
 
@@ -172,17 +184,22 @@ class VideoVae(nn.Module):
         """
         if count < 1:
             raise _bad("frames", str(count), "at least one")
-        return self._encode(self._checked(_pieces(frames, count)), count, should_stop, on_chunk)
+        return self._encode(self._checked(_pieces(frames, count)), count, should_stop, on_chunk, room)
 
     def _encode(
-        self, clips: Iterable[torch.Tensor], count: int, should_stop: ShouldStop | None, on_chunk: OnChunk | None
+        self,
+        clips: Iterable[torch.Tensor],
+        count: int,
+        should_stop: ShouldStop | None,
+        on_chunk: OnChunk | None,
+        room: int,
     ) -> torch.Tensor:
         """Clips of 17 frames, the last one of what is left of `count`, each encoded as it comes."""
         chunks = -(-count // CHUNK_FRAMES)
         latents = []
         for index, clip in enumerate(clips):
             frames = _first_frames(clip, FRAME_OVERLAP) if index + 1 == chunks and count > 1 else clip
-            latents.append(self._normalised(self.encode_moments(frames, should_stop=should_stop)))
+            latents.append(self._normalised(self.encode_moments(frames, should_stop=should_stop, room=room)))
             if on_chunk is not None:
                 on_chunk(index + 1, chunks)
         return torch.cat(latents, 2)
@@ -198,19 +215,18 @@ class VideoVae(nn.Module):
         return torch.float32 if next(self.parameters()).device.type == "cpu" else self.dtype
 
     @torch.no_grad()
-    def encode_moments(self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None) -> torch.Tensor:
+    def encode_moments(
+        self, pixels: torch.Tensor, *, should_stop: ShouldStop | None = None, room: int = 0
+    ) -> torch.Tensor:
         """One clip of up to 17 frames -> moments [1, 2C, T, h, w] in `encode_dtype`; tiles meet here, unblended
         neighbours (§4.5)."""
         encoder, conv = self._encoder()
         x = normalise(pixels.to(conv.weight.device), self.encode_dtype)
         rows, columns = (self.tiling.split(length) for length in x.shape[-2:])
-
-        def tile_at(i: int, j: int) -> torch.Tensor:
-            _poll(should_stop)
-            out: torch.Tensor = conv(encoder(_cut(x, rows, columns, i, j)))
-            return out
-
-        return stitch(tile_at, rows.divided(ALIGNMENT), columns.divided(ALIGNMENT), "raw")
+        tile_bytes = encoded_tile_bytes(encoder.config, x.dtype, x.shape[2], rows.tile, columns.tile)
+        at_once = tiles_at_once(tile_bytes, _count(rows, columns), room)
+        results = in_batches(_tiles(x, rows, columns, should_stop), lambda tile: conv(encoder(tile)), at_once)
+        return stitch(lambda *_: next(results), rows.divided(ALIGNMENT), columns.divided(ALIGNMENT), "raw")
 
     def _normalised(self, moments: torch.Tensor) -> torch.Tensor:
         """(mean - latents_mean) / latents_std in fp32; the posterior's mean, no sample (§4.6, §8 row 1)."""
@@ -253,9 +269,18 @@ class VideoVae(nn.Module):
             raise _bad("pixels", str(pixels.dtype).removeprefix("torch."), "uint8, or a float in [0, 1]")
 
 
-def _cut(x: torch.Tensor, rows: TileAxis, columns: TileAxis, i: int, j: int) -> torch.Tensor:
-    y, left = rows.starts[i], columns.starts[j]
-    return x[..., y : y + rows.tile, left : left + columns.tile]
+def _tiles(
+    x: torch.Tensor, rows: TileAxis, columns: TileAxis, should_stop: ShouldStop | None
+) -> Iterator[torch.Tensor]:
+    """Row by row, as `stitch` asks for them."""
+    for y in rows.starts:
+        for left in columns.starts:
+            _poll(should_stop)
+            yield x[..., y : y + rows.tile, left : left + columns.tile]
+
+
+def _count(rows: TileAxis, columns: TileAxis) -> int:
+    return len(rows.starts) * len(columns.starts)
 
 
 def _pieces(frames: Iterable[NDArray[np.uint8]], count: int) -> Iterator[torch.Tensor]:

@@ -26,6 +26,7 @@ from h3runtime.engine.conditions.mask_pixels import clip_mask, picture_mask
 from h3runtime.engine.conditions.media_cache import Encoded, MediaCache, MediaKey, Pixels, Use
 from h3runtime.engine.conditions.reading import read, read_each
 from h3runtime.engine.conditions.sound_cut import SoundCut
+from h3runtime.engine.device import tile_room
 from h3runtime.engine.load import Vaes
 from h3runtime.engine.run import Run
 from h3runtime.errors import BadMedia, bad_media
@@ -102,7 +103,7 @@ class MediaEncoder:
     def _picture(self, file: MediaFile, width: int, height: int, fit: Fit) -> Encoded:
         fitted = read(lambda: _fitted(file, width, height, fit), self.run.check_stop)
         on_device = torch.from_numpy(fitted).to(self.device)
-        latent = self.vaes.video.encode_image(on_device, should_stop=self.run.should_stop)
+        latent = self.vaes.video.encode_image(on_device, should_stop=self.run.should_stop, room=tile_room(self.device))
         self.run.advance()
         return Encoded(latent, fitted)
 
@@ -114,6 +115,7 @@ class MediaEncoder:
                 clip.frames,
                 should_stop=self.run.should_stop,
                 on_chunk=lambda *_: self.run.advance(),
+                room=tile_room(self.device),
             )
         return Encoded(latent, samples)
 
