@@ -111,7 +111,7 @@ def measure(shape: Shape, settings: Settings, names: Sequence[str], runs: int, p
         errors, faults = judged(calls, qkv)
         calls = {name: calls[name] for name in errors}
         times = timed(calls, runs, place.device)
-        ceilings = _ceilings(place.device)
+        ceilings = ceilings_of(place.device)
     exact = {backend.name for backend in found.backends if backend.exact} | set(PEERS)
     listing = found.listing("", "")
     rows = [
@@ -236,7 +236,7 @@ def _once(call: Call, device: torch.device) -> float:
     return float(start.elapsed_time(end))
 
 
-def _ceilings(device: torch.device) -> dict[str, float]:
+def ceilings_of(device: torch.device) -> dict[str, float]:
     """TFLOP/s of a large product in BF16, and in FP8 where the device has it."""
     size = 8192 if device.type == "cuda" else 512
     a = torch.randn(size, size, device=device).to(torch.bfloat16)
