@@ -22,7 +22,7 @@ class Preference:
     source: str
 
 
-PLAIN: Final = Preference(None, ("sdpa",), "the definition; nothing is known to be better there")
+PLAIN: Final = Preference(None, ("sdpa",), "PyTorch's own; nothing is known to be better on this device")
 PREFERENCES: Final = (
     Preference(
         (9, 0),

@@ -15,7 +15,7 @@ from h3runtime.backends.attention.base import AttentionBackend, Candidate
 from h3runtime.backends.attention.counting import Counted, Tally
 from h3runtime.backends.attention.facts import DeviceFacts, device_facts
 from h3runtime.backends.attention.options import AttentionOptions
-from h3runtime.backends.attention.policy import preference
+from h3runtime.backends.attention.policy import Preference, preference
 from h3runtime.backends.attention.probe import why_its_call_fails
 from h3runtime.backends.attention.registry import attention_backends
 from h3runtime.backends.attention.sol_attn import SolAttention
@@ -107,8 +107,7 @@ class Attentions:
         for backend in (by_name[name] for name in row.backends if name in by_name):
             reason = "experimental" if backend.grade == "experimental" else why_not(backend)
             if reason is None:
-                told = f"auto: the first of {', '.join(row.backends)} on {self.facts.told_capability} ({row.source})"
-                return self._counted(backend), "; ".join([told, *passed])
+                return self._counted(backend), "; ".join([_told(row, self.facts), *passed])
             passed.append(f"{backend.name}: {reason}")
         raise BackendUnavailable(f"{FAMILY}: no backend can run on {self.facts.kind}: {'; '.join(passed)}")
 
@@ -124,6 +123,12 @@ class Attentions:
 
     def _counted(self, backend: Candidate) -> AttentionBackend:
         return Counted(backend, self.tally, itself_counts=isinstance(backend, SolAttention))
+
+
+def _told(row: Preference, facts: DeviceFacts) -> str:
+    if row.capability is None:
+        return f"auto: {row.source}"
+    return f"auto: the first that runs of {', '.join(row.backends)} on {facts.told_capability} ({row.source})"
 
 
 def _place(row: tuple[str, ...], name: str) -> int:
