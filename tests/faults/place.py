@@ -219,8 +219,8 @@ def _entries(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name != ".h3runtime-tmp" or any(path.iterdir()))
 
 
-def _gone(at: Callable[[], Any], findings: list[str], seconds: float = 3.0) -> None:
-    """What is still there after a moment."""
+def _gone(at: Callable[[], Any], findings: list[str], seconds: float = 30.0) -> None:
+    """What is still there after a while."""
     with suppress(AssertionError):
         look(lambda: not at(), seconds)
     findings += [str(item) for item in (at().items() if isinstance(at(), dict) else at())]

@@ -26,7 +26,7 @@ from tests.forking import fork, write_to
 
 STUB, REAL = "tests.faults.stub_engine:create", "h3runtime.engine:create"
 MARK = "FAULTS_FOLDER"
-PATIENCE = 40.0
+PATIENCE = 120.0
 SMALL = {"prompt": "x", "width": 64, "height": 64, "frames": 5, "steps": 3, "seed": 7}
 ENDED = ("succeeded", "failed", "cancelled", "expired")
 

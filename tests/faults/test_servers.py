@@ -9,6 +9,8 @@ import pytest
 from tests.faults.cases import servers
 from tests.faults.running import TIMES, require_sound
 
+pytestmark = pytest.mark.timeout(1200)
+
 FAMILIES = servers.families()
 
 

@@ -74,7 +74,7 @@ def client_gone_while_judged(place: Place) -> None:
         time.sleep(0.1)
     time.sleep(0.5)
     assert server.wait(place.submit())["status"] == "succeeded"
-    look(lambda: not any((place.data / "tmp").iterdir()), seconds=30)
+    look(lambda: not any((place.data / "tmp").iterdir()))
 
 
 def client_gone_while_it_is_told(place: Place) -> None:
@@ -88,7 +88,8 @@ def client_gone_while_it_is_told(place: Place) -> None:
             connection.sendall(f"GET /jobs/{held}/events HTTP/1.1\r\nHost: x\r\n\r\n".encode())
             assert connection.recv(100)
     look(lambda: _open_files(server.pid) <= files + 1)
-    assert _threads(server.pid) <= threads + 1
+    # Whoever serves several at once may have begun some that stay for the next; one for each stream would be twenty.
+    assert _threads(server.pid) <= threads + 10
     place.open_gate()
     assert server.wait(held)["status"] == "succeeded"
 
@@ -106,17 +107,17 @@ def client_gone_while_fetching(place: Place) -> None:
 
 def upload_stalls(place: Place) -> None:
     """A client that stops sending holds nobody up, is let go, and leaves nothing."""
-    server = place.serve(read_seconds=1)
+    server = place.serve(read_seconds=2)
     with _connection(server) as connection:
         message = _form(SMALL | {"first_frame": {"upload": "a"}}, {"a": os.urandom(1 << 18)})
         connection.sendall(message[:100_000])
         assert server.wait(place.submit())["status"] == "succeeded"
-        connection.settimeout(15)
         began = time.monotonic()
         with suppress(ConnectionError):
             while connection.recv(4096):
                 pass
-        assert time.monotonic() - began < 10
+        # It is given two seconds, anybody else half a minute.
+        assert time.monotonic() - began < 25
     look(lambda: not any((place.data / "tmp").iterdir()))
 
 
@@ -131,7 +132,7 @@ def callback_host_down(place: Place) -> None:
     job = place.submit(callback_url=f"http://127.0.0.1:{port}/done")
     assert server.wait(job)["status"] == "succeeded"
     assert server.wait(place.submit())["status"] == "succeeded"
-    assert server.stop(20) == 0
+    assert server.stop() == 0
     place.serve(callback_allow="127.0.0.1", callback_secret_file=secret)
 
 

@@ -132,8 +132,8 @@ def terminated_with_everybody_attached(place: Place) -> None:
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 0.3 + 15
-        answer = blocking.result(5)
-        stream.result(5)
+        answer = blocking.result(PATIENCE)
+        stream.result(PATIENCE)
     assert answer.status_code == 202 and answer.json()["id"] == job["id"], answer.text
     assert any("state" in line for line in heard)
     place.open_gate()
@@ -143,9 +143,12 @@ def terminated_with_everybody_attached(place: Place) -> None:
 
 def terminated_within_its_budget_finishes_the_job(place: Place) -> None:
     server = place.serve()
-    job = place.submit(prompt="pause=0.05", steps=10)
+    job = place.submit(prompt="hold=sampling")
     server.wait_stage(job, "sampling")
-    assert server.stop() == 0
+    os.kill(server.pid, signal.SIGTERM)
+    look(lambda: server._event("draining"))
+    place.open_gate()
+    assert server.wait_exit() == 0
     server = place.serve()
     assert server.job(job)["status"] == "succeeded"
     assert len([1 for reached in place.journal(job) if reached == ("conditioning", 0)]) == 1
@@ -160,8 +163,9 @@ def terminated_twice(place: Place) -> None:
     look(lambda: server._event("draining"))
     began = time.monotonic()
     os.kill(server.pid, signal.SIGTERM)
-    assert server.wait_exit(10) == 128 + signal.SIGTERM
-    assert time.monotonic() - began < 5
+    assert server.wait_exit() == 128 + signal.SIGTERM
+    # Its drain would have taken 20 s.
+    assert time.monotonic() - began < 15
     place.open_gate()
     assert place.serve().wait(held)["status"] == "succeeded"
 
