@@ -3,10 +3,14 @@ wait for each other on a busy machine made single tests take a minute. And names
 examples that may take as long as a busy machine makes them take, and signals as a terminal has them.
 """
 
+import multiprocessing
 import os
 import signal
+from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +23,26 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_engines() -> Iterator[None]:
+    """Engine processes of supervisors in this process are forked from an interpreter that has imported what they need:
+    a hundred fresh ones took a minute of a core. `fresh_engines` is for tests of what is so of a fresh one alone."""
+    from h3runtime.jobs import engine_process
+    from tests.forking import forking
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine_process, "multiprocessing", SimpleNamespace(get_context=lambda _: forking()))
+        yield
+
+
+@pytest.fixture
+def fresh_engines(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a server starts them."""
+    from h3runtime.jobs import engine_process
+
+    monkeypatch.setattr(engine_process, "multiprocessing", multiprocessing)
 
 
 def pytest_make_parametrize_id(config: Any, val: Any) -> str | None:  # noqa: ARG001  # the hook's signature

@@ -1,18 +1,15 @@
 """Every stage and every way to die in it: one job fails with its code, stage and step, and whoever waits is served.
 
-The engine is a fake that dies for real, in a real process, which is forked: dozens of fresh interpreters take half a
-minute, and `test_supervisor.py` has those. What the real engine makes of a library's exceptions is in
+The engine is a fake that dies for real, in a real process. What the real engine makes of a library's exceptions is in
 `tests/e2e/test_survival.py`.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +21,6 @@ from h3runtime.jobs.processes import oom_kills
 from h3runtime.jobs.supervisor import Limits
 from h3runtime.jobs.table import Job
 from h3runtime.settings import Settings
-from tests.forking import forking
 from tests.jobs.dying_engine import NAMELESS
 from tests.jobs.test_supervisor import LIMIT, Bench, Clock, bench, clock, is_gone, quiet, wait_frozen
 
@@ -40,13 +36,6 @@ DEATHS = {
     "exit": "the engine process ended with code 3",
     "device": "the device failed: CUDA error: an illegal memory access was encountered",
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def forked() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine_process, "multiprocessing", SimpleNamespace(get_context=lambda _: forking()))
-        yield
 
 
 def dying(folder: Path, plan: tuple[str, ...] = (), **limits: Any) -> AbstractContextManager[Bench]:
@@ -108,8 +97,7 @@ def test_what_the_kernel_killed_for_want_of_memory_is_told(
     with dying(tmp_path) as found:
         first, second = found.add(f"starved@{place(stage)}", steps=4), found.add("x")
         assert how(found.ended(first)) == ("out_of_memory", stage, STEPS.get(stage, 0))
-        found.status(EngineStatus.RESTARTING)
-        assert "memory is full" in found.supervisor.state.reason
+        assert "memory is full" in found.restarted()
         assert found.ended(second).status == "succeeded"
         # The kernel's count stays where it is, and the next SIGKILL is somebody else's.
         assert how(found.ended(found.add(f"sigkill@{stage}")))[0] == "engine_dead"
@@ -130,7 +118,7 @@ def test_a_stage_that_hangs_is_ended_in_its_own_time(tmp_path: Path, clock: Cloc
         pid = found.supervisor.pid
         first, second = found.add(f"hang@{place(stage)}", steps=4), found.add("x")
         found.in_stage(first, stage, STEPS.get(stage, 0))
-        clock.ahead += 2 * LIMIT
+        clock.outlast(2 * LIMIT, lambda: found.has_ended(first))
         assert how(found.ended(first)) == ("timeout", stage, STEPS.get(stage, 0))
         assert found.ended(second).status == "succeeded"
         assert pid is not None and is_gone(pid)
@@ -142,7 +130,7 @@ def test_a_process_that_freezes_in_a_job_is_found_out_by_its_heartbeat(tmp_path:
         found.in_stage(first, "sampling", 2)
         assert found.supervisor.pid is not None
         wait_frozen(found.supervisor.pid)
-        clock.ahead += 2 * LIMIT
+        clock.outlast(2 * LIMIT, lambda: found.has_ended(first))
         job = found.ended(first)
         assert how(job) == ("engine_dead", "sampling", 2)
         assert job.error is not None and f"no sign of life for {LIMIT:g} s" in job.error.message
@@ -177,15 +165,14 @@ def test_a_waiting_job_outlives_starts_that_fail(tmp_path: Path) -> None:
 def test_a_warm_up_that_hangs_is_started_again(tmp_path: Path, clock: Clock) -> None:
     with dying(tmp_path, ("hang@warming",), stages={"warming": LIMIT}) as found:
         found.until(lambda: found.supervisor.state.stage, lambda stage: stage == "warming")
-        clock.ahead += 2 * LIMIT
-        found.status(EngineStatus.RESTARTING)
-        assert found.supervisor.state.reason == f"the stage warming made no progress for {LIMIT:g} s"
+        clock.outlast(2 * LIMIT, lambda: bool(found.reasons))
+        assert found.restarted() == f"the stage warming made no progress for {LIMIT:g} s"
         found.status(EngineStatus.READY)
 
 
-def test_a_death_is_noticed_though_a_child_holds_the_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # What a forked one has open is not what a fresh one has.
-    monkeypatch.setattr(engine_process, "multiprocessing", multiprocessing)
+# What a forked one has open is not what a fresh one has.
+@pytest.mark.usefixtures("fresh_engines")
+def test_a_death_is_noticed_though_a_child_holds_the_pipe(tmp_path: Path) -> None:
     with dying(tmp_path) as found:
         first, second = found.add("orphan@sampling:2", steps=4), found.add("x")
         began = time.monotonic()
