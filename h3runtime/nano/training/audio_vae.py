@@ -71,7 +71,7 @@ class AudioTraining:
     tail: float = 0.1
     reach: float = 3.0
     average: float = 0.995
-    graph: bool = False
+    graph: bool = True
     wait_steps: int = 25
     report_seconds: float = 5.0
     save_seconds: float = 60.0

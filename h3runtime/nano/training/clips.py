@@ -109,7 +109,7 @@ def plan(seed: int, count: int, size: Size, split: Split = "trained") -> Plan:
     scenes = tuple(draw_scene(rng, split) for _ in range(count))
     captions = {
         (pictured, heard): tuple(
-            tuple(_tokenised(caption(scene, rng, pictured=pictured, heard=heard)) for _ in range(number))
+            tuple(tokenised(caption(scene, rng, pictured=pictured, heard=heard)) for _ in range(number))
             for scene in scenes
         )
         for (pictured, heard), number in WORDINGS.items()
@@ -118,7 +118,8 @@ def plan(seed: int, count: int, size: Size, split: Split = "trained") -> Plan:
     return Plan(scenes, captions, stage, sounds.compose(scenes, size.frames))
 
 
-def _tokenised(words: str) -> Caption:
+def tokenised(words: str) -> Caption:
+    """Words with their rows in the package's own vocabulary."""
     vocabulary = _vocabulary()
     return Caption(words, vocabulary.compact(np.array(vocabulary.tokenizer.encode(words), np.int64)))
 

@@ -25,10 +25,11 @@ import torch
 import torch.distributed as dist
 
 from h3runtime.nano import model
-from h3runtime.nano.training import clips, curriculum, joint, keeping, samples, tasks
-from h3runtime.nano.training.audio_vae import decode_sounds, train_audio_vae
+from h3runtime.nano.training import clips, curriculum, joint, keeping
+from h3runtime.nano.training.audio_vae import train_audio_vae
 from h3runtime.nano.training.choosing import choose
 from h3runtime.nano.training.lectern import Lectern
+from h3runtime.nano.training.looking import asked, look
 from h3runtime.nano.training.masters import (
     AUDIO_VAE,
     TEXT_ENCODER,
@@ -43,7 +44,7 @@ from h3runtime.nano.training.pupil import Pupil
 from h3runtime.nano.training.text_master import fill_unseen, write_text_master
 from h3runtime.nano.training.upscaler import train_upscaler
 from h3runtime.nano.training.video_profile import profile_video_vae
-from h3runtime.nano.training.video_vae import STATE, decode_clips, train_video_vae
+from h3runtime.nano.training.video_vae import STATE, train_video_vae
 from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
@@ -51,8 +52,6 @@ from h3runtime.vae.video_vae import VideoVae
 Say = Callable[[str], None]
 PROFILE_SECONDS = 45.0
 """Of each of the two profiles."""
-SHEET_ROWS = 12
-"""Clips on the sheet."""
 STARTING = 8.0
 """Seconds that pass before this module's first line, and after its last."""
 SAMPLING = 15.0
@@ -143,7 +142,9 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
         fill_unseen(pupil.encoder, vocabulary, lectern.seen())
         write_transformer(pupil.dit, arguments.out / TRANSFORMER)
         write_text_master(pupil.encoder, arguments.out / TEXT_ENCODER, vocabulary)
-        _show(pupil, lectern, video_vae, audio_vae, arguments, say)
+        size = replace(recipe.sizes.sizes[0], clips=arguments.samples)
+        batch = asked(pupil, vocabulary, size, "trained", 12345)
+        say(f"{arguments.samples} clips judged: {look(pupil, batch, video_vae, audio_vae, arguments.out, 'sheet')}")
         _train_upscaler(arguments, device, video_vae)
     if world > 1:
         dist.destroy_process_group()
@@ -270,25 +271,6 @@ def _join(rank: int, world: int, port: int, device: torch.device) -> None:
     backend = "nccl" if device.type == "cuda" else "gloo"
     dist.init_process_group(backend, init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world)
     dist.all_reduce(torch.ones(1, device=device))
-
-
-def _show(
-    pupil: Pupil,
-    lectern: Lectern,
-    video_vae: VideoVae,
-    audio_vae: AudioVae,
-    arguments: argparse.Namespace,
-    say: Say,
-) -> None:
-    """Sample a batch of the first shelf's texts: a sheet, the captions, and the clips for the judge."""
-    bucket = lectern.bucket(0, tasks.TASKS[0], count=arguments.samples)
-    batch = lectern.draw(bucket, torch.Generator(pupil.dit.device).manual_seed(12345))
-    dtype = torch.bfloat16 if pupil.dit.device.type == "cuda" else torch.float32
-    video, audio = samples.sample(pupil.dit, pupil.encoder, batch, 16, 0, dtype)
-    frames, sounds = decode_clips(video_vae, video).cpu().numpy(), decode_sounds(audio_vae, audio).cpu().numpy()
-    samples.sheet(frames[:SHEET_ROWS], arguments.out / "sheet.png")
-    samples.keep(batch, frames, sounds, arguments.out)
-    say(f"sampled {len(frames)} clips; mean loudness {float((sounds**2).mean() ** 0.5):.3f}")
 
 
 def _teller(path: Path) -> Say:

@@ -225,7 +225,7 @@ def train(
     steps: int | None = None,
     choose: Callable[[Trainer, Bucket], None] | None = None,
 ) -> int:
-    """Train for `seconds`, or `steps` if given, then leave the mean in the weights; the number of steps.
+    """Train for `seconds`, or `steps` if given, at least one; leave the mean in the weights. The number of steps.
 
     Pieces go to `out` now and then and at the end, which an interrupt brings about early. choose: sets how steps are
     run, with the first bucket to try it on.
@@ -242,9 +242,9 @@ def train(
         while True:
             gone = trainer.steps / steps if steps else (time.monotonic() - begin) / max(seconds, 1e-9)
             gone = _agreed(1.0 if stopping.asked else gone, trainer)
-            if gone >= 1:
+            if gone >= 1 and trainer.steps:
                 break
-            share = first + (last - first) * gone
+            share = first + (last - first) * min(gone, 1.0)
             trainer.step(trainer.bucket(*course.draw(share)), share)
             if trainer.steps % trainer.recipe.wait == 0:
                 trainer.wait()

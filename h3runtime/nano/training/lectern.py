@@ -127,10 +127,10 @@ class Lectern:
             self.shelves[number], task, count or _even(rows / layout.rows), texts, words, shortest, layout, padded
         )
 
-    def draw(self, bucket: Bucket, generator: torch.Generator) -> Batch:
-        """By lot; `generator` on the shelf's device."""
+    def draw(self, bucket: Bucket, generator: torch.Generator, picked: torch.Tensor | None = None) -> Batch:
+        """By lot, or the captions `picked`, int64 [B]; everything on the shelf's device."""
         shelf, task, texts, lots = bucket.shelf, bucket.task, bucket.texts, _Lots(bucket.count, generator)
-        picked = lots.below(len(texts.captions))
+        picked = lots.below(len(texts.captions)) if picked is None else picked
         clips = texts.clips[picked]
         visual, shown = self._visual(bucket, picked, clips, lots)
         return Batch(

@@ -113,7 +113,7 @@ class VideoTraining:
     say_every: int = 50
     save_every: float = 60.0
     reserve: float = 5.0
-    graph: bool = False
+    graph: bool = True
     search: bool = True
 
 
@@ -378,10 +378,25 @@ def _decoded(vae: VideoVae, latents: torch.Tensor) -> torch.Tensor:
     chunks = plan(latents.shape[2])
     z = vae.denormalised(latents)
     z = torch.cat([z, z[:, :, -1:].expand(-1, -1, chunks.padding, -1, -1)], 2)
-    pieces = (vae.decode_piece(z[:, :, chunks.latents_of(index)]) for index in range(chunks.chunks))
+    pieces = (_piece(vae, z[:, :, chunks.latents_of(index)]) for index in range(chunks.chunks))
     parts = (p[:, :, -1:] for p in pieces) if chunks.latent_frames == 1 else join(pieces, chunks.frames)
     joined = torch.cat(list(parts), 2)
     return torch.stack([to_bytes(denormalise(clip.unsqueeze(0))) for clip in joined])
+
+
+def _piece(vae: VideoVae, z: torch.Tensor) -> torch.Tensor:
+    """What `VideoVae.decode_piece` makes of one clip, of many: [B, C, t, h, w] -> [B, 3, 4t, 16h, 16w]."""
+    decoder, conv = vae.decoder, vae.post_quant_conv
+    assert decoder is not None and conv is not None
+    rows, columns = (vae.tiling.split(ALIGNMENT * cells) for cells in z.shape[-2:])
+    cells = rows.divided(ALIGNMENT), columns.divided(ALIGNMENT)
+
+    def tile_at(i: int, j: int) -> torch.Tensor:
+        y, x = cells[0].starts[i], cells[1].starts[j]
+        tile: torch.Tensor = decoder(conv(z[..., y : y + cells[0].tile, x : x + cells[1].tile]))
+        return tile
+
+    return stitch(tile_at, rows, columns, "blended")
 
 
 def _split(frames: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -17,7 +17,9 @@ from h3runtime.nano.training.recording import SETTLING, Step
 
 HOST = ("_local_scalar_dense", "lift_fresh", "nonzero", "is_nonzero")
 """Operations that wait for the device, or bring something there."""
-Entry = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], list[torch.Tensor]]
+SHAPES = ("transpose_", "squeeze_", "unsqueeze_", "t_", "as_strided_")
+"""Operations that change how a tensor is seen, once and for all: no kernels."""
+Entry = tuple[Callable[..., object], tuple[Any, ...], dict[str, Any], dict[int, torch.Tensor]]
 
 
 class Tape(TorchDispatchMode):
@@ -42,10 +44,11 @@ class Tape(TorchDispatchMode):
                 self._remember(tensor)
         result = func(*args, **kwargs)
         known = {x.untyped_storage().data_ptr() for x in met}
-        made = [x for x in tree_flatten(result)[0] if isinstance(x, torch.Tensor)]
-        fresh = [x for x in made if x.untyped_storage().data_ptr() not in known]
-        self._made |= {x.untyped_storage().data_ptr() for x in fresh}
-        self.entries.append((func, args, kwargs, fresh))
+        made = {i: x for i, x in enumerate(tree_flatten(result)[0]) if isinstance(x, torch.Tensor)}
+        fresh = {i: x for i, x in made.items() if x.untyped_storage().data_ptr() not in known}
+        self._made |= {x.untyped_storage().data_ptr() for x in fresh.values()}
+        if func._schema.name.split("::")[1] not in SHAPES:
+            self.entries.append((func, args, kwargs, {i: x.detach() for i, x in fresh.items()}))
         return result
 
     def _remember(self, tensor: torch.Tensor) -> None:
@@ -61,9 +64,9 @@ class Tape(TorchDispatchMode):
     @torch.no_grad()
     def replay(self) -> None:
         for func, args, kwargs, made in self.entries:
-            again = [x for x in tree_flatten(func(*args, **kwargs))[0] if isinstance(x, torch.Tensor)]
-            for old, new in zip(made, again[-len(made) :] if made else [], strict=True):
-                old.copy_(new)
+            again = tree_flatten(func(*args, **kwargs))[0]
+            for index, old in made.items():
+                old.copy_(again[index])
 
 
 class TapeRecorder:

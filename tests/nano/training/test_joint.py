@@ -12,7 +12,7 @@ import torch
 
 from h3runtime.core import SegmentKind
 from h3runtime.nano import model
-from h3runtime.nano.training import clips, joint, samples, tasks, text_master, transformer
+from h3runtime.nano.training import clips, joint, looking, samples, tasks, text_master, transformer
 from h3runtime.nano.training.curriculum import Course, Sizes, rate_at
 from h3runtime.nano.training.lectern import Lectern
 from h3runtime.nano.training.orthogonal import orthogonalised
@@ -20,8 +20,9 @@ from h3runtime.nano.training.pieces import load_pieces, save_pieces
 from h3runtime.nano.training.pupil import Pupil
 from h3runtime.nano.training.text import encode_batch
 from h3runtime.nano.vocabulary import Vocabulary
-from h3runtime.nano.world import COLOURS, SHAPES
+from h3runtime.nano.world import COLOURS, SHAPES, is_held_out
 from tests.nano.training.small import SIZE, small_pupil
+from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,9 @@ def test_captions_belong_to_their_clips_and_say_what_the_references_leave_out(le
         assert portraits == [list(COLOURS).index(scene.actors[0].colour), SHAPES.index(scene.actors[0].shape)]
 
 
-@pytest.mark.parametrize("task", [t for t in tasks.TASKS if t.name in ("text", "first", "picture_voice")], ids=str)
+@pytest.mark.parametrize(
+    "task", [t for t in tasks.TASKS if t.name in ("text", "first", "picture_voice")], ids=lambda t: t.name
+)
 @torch.no_grad()
 def test_a_text_that_ends_early_is_as_if_alone(lectern: Lectern, pupil: Pupil, task: tasks.Task) -> None:
     """Each sequence of a batch of texts of many lengths is what it is in a layout of its own length."""
@@ -124,7 +127,7 @@ def test_an_interrupt_ends_in_good_order(lectern: Lectern, pupil: Pupil, tmp_pat
 
     trainer.say = lambda line: interrupt(line) if len(told) < 1 else told.append(line)
     assert joint.train(trainer, seconds=1e6, out=tmp_path) == 1
-    assert "1 steps" in told[-2] and len(load_pieces(tmp_path, "joint")) == len(pupil.named())
+    assert "1 steps" in told[-1] and len(load_pieces(tmp_path, "joint")) == len(pupil.named())
 
 
 def test_numbers_that_are_none_are_taken_back(lectern: Lectern, pupil: Pupil) -> None:
@@ -191,3 +194,12 @@ def test_masters_are_read_back(vocabulary: Vocabulary, tmp_path: Path) -> None:
     again = filled(model.transformer(), tmp_path / "t.safetensors")
     assert torch.equal(again.video_patch_proj.weight, pupil.dit.video_patch_proj.weight)
     assert (tmp_path / "t.safetensors").stat().st_size < 10_200_000
+
+
+def test_a_look_judges_new_captions_each_once(pupil: Pupil, vocabulary: Vocabulary, tmp_path: Path) -> None:
+    batch = looking.asked(pupil, vocabulary, clips.Size(64, 32, 5, 3), "held_out", 1)
+    assert len({words for words, _ in batch.asked()}) == 3
+    actors = [actor for _, scene in batch.asked() for actor in scene.actors]
+    assert all(is_held_out(a.colour, a.shape, a.motion) for a in actors)
+    found = looking.look(pupil, batch, untrained_video_vae(), untrained_audio_vae(), tmp_path, "sheet")
+    assert "colour" in found and "presence" in found and (tmp_path / "sheet.png").exists()

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from h3runtime.nano.training import choosing, joint, tasks
+from h3runtime.nano.training import audio_vae, choosing, joint, tasks, video_vae
 from h3runtime.nano.training.lectern import Lectern
 from h3runtime.nano.training.recording import SETTLING, Recordings
 from tests.nano.training.small import small_pupil
@@ -85,3 +85,25 @@ def test_one_way_needs_no_choice(lectern: Lectern) -> None:
     trainer = joint.Trainer(small_pupil(), lectern, joint.Recipe(), print)
     choosing.choose(trainer, lectern.bucket(0, TASKS[0], count=1))
     assert trainer.steps == 0 and trainer.recordings.failed == "there is no GPU"
+
+
+def test_both_vaes_have_steps_that_can_be_recorded() -> None:
+    """Losses and gradients: PyTorch's AdamW lets itself be recorded on a GPU alone."""
+    tiles = (video_vae.Tile(32, 32, 1, 1.0),)
+    choices = video_vae.VideoTraining(tiles=tiles, scenes=8, measured=1, measured_size=32, basis=1)
+    video = video_vae.VideoRun(choices, torch.device("cpu"), 0, None)
+    audio = audio_vae._Run(audio_vae.AudioTraining(sounds=8, batch=1, length=4), torch.device("cpu"), None, 0, print)
+
+    def video_step() -> None:
+        video.vae.zero_grad(set_to_none=True)
+        torch.autograd.backward(video._loss(video._views(tiles[0]))[0])
+        video.orthogonal.step(video.knobs.orthogonal)
+
+    def audio_step() -> None:
+        audio.optimiser.zero_grad(set_to_none=True)
+        torch.autograd.backward(audio._loss())
+
+    for run, step in ((video, video_step), (audio, audio_step)):
+        run.recordings = Recordings(torch.Generator().manual_seed(2), print, TapeRecorder())
+        assert [run.recordings.run("step", step) for _ in range(2)] == [SETTLING, 1]
+        assert run.recordings.failed is None
