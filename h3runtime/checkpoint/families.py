@@ -103,7 +103,8 @@ FOREIGN: Final[tuple[tuple[Family, Tells], ...]] = (
     (
         Family(H3, "lora", "a LoRA"),
         _any_of(
-            ".lora_A.", ".lora_B.", ".lora_down.", ".lora_up.", "\n.lora_", ".diff\n", ".diff_b\n", ".set_weight\n"
+            *(".lora_A.", ".lora_B.", ".lora_down.", ".lora_up.", ".lora_down\n", ".lora_up\n", "\n.lora_"),
+            *(".diff\n", ".diff_b\n", ".set_weight\n"),
         ),
     ),
     (SEPARATE_QKV, _separate_qkv),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Literal
 
 import torch
@@ -32,12 +32,16 @@ from h3runtime.checkpoint.file import CheckpointFile, common_prefix
 from h3runtime.checkpoint.header import DTYPES, FILE
 from h3runtime.checkpoint.layers import QuantLayer
 from h3runtime.checkpoint.load import PLAIN_NAMES, storage_format
+from h3runtime.checkpoint.lora.contracts import contract_of
+from h3runtime.checkpoint.lora.layout import layout_of
 from h3runtime.checkpoint.lora.report import LoraReport, read_lora
+from h3runtime.checkpoint.lora.scales import scales_of
+from h3runtime.checkpoint.lora.stored import read_stored
 from h3runtime.checkpoint.partition import partition_hint
 from h3runtime.checkpoint.qkv_order import QkvDecision
 from h3runtime.checkpoint.sources import Source
 from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
-from h3runtime.errors import Offence
+from h3runtime.errors import CheckpointError, Offence
 
 NAMES: Final = {dtype: name for name, dtype in DTYPES.items()}
 NUMBER: Final = re.compile(r"(?<=\.)\d+(?=\.|$)")
@@ -169,14 +173,16 @@ def describe_other(source: Source) -> FileReport:
     if family in (UNKNOWN, SEPARATE_QKV):
         looks = Offence(FILE, f"looks like {family.title}" if entries else "has no tensors", LEGAL)
         raise checkpoint_error(source.path, [looks, *separate_tensors(entries, family)])
-    lora = read_lora(source, prefix) if family.component == "lora" else None
+    lora, reason = (
+        _lora(source, prefix, family.title) if family.component == "lora" else (None, _unloaded(family.title))
+    )
     tally = census(source.entries.values())
     return FileReport(
         file=source.path.name,
         family=family.name if lora is None else lora.family,
         component=family.component,
         title=family.title,
-        reason=f"looks like {family.title}, which this version doesn't load",
+        reason=reason,
         partition_hint=partition_hint(source.path) if family.name == H3 else None,
         layout="comfyui" if lora is None else lora.naming,
         prefix=prefix if lora is None else lora.prefix,
@@ -193,6 +199,23 @@ def describe_other(source: Source) -> FileReport:
         warnings=(*source.warnings, *(lora.odd if lora is not None else ())),
         lora=lora,
     )
+
+
+def _unloaded(title: str) -> str:
+    return f"looks like {title}, which this version doesn't load"
+
+
+def _lora(source: Source, prefix: str, title: str) -> tuple[LoraReport, str | None]:
+    """And why it can't be applied to any transformer of ours, None if it can."""
+    found = read_lora(source, prefix)
+    if found.family != H3:
+        return found, _unloaded(title)
+    try:
+        stored = read_stored(source)
+    except CheckpointError as error:
+        return found, error.message
+    contract = contract_of(stored, source.path.name.removesuffix(".safetensors"))
+    return replace(found, layout=layout_of(stored), scale=scales_of(stored).ratio, contract=contract), None
 
 
 def census(entries: Iterable[StoredTensor]) -> dict[str, Tally]:

@@ -12,6 +12,8 @@ import torch
 
 from h3runtime.__main__ import main
 from h3runtime.checkpoint.checkpoint_set import CheckpointSet
+from h3runtime.checkpoint.synthetic.adapters import LAYOUTS, adapter
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.checkpoint.synthetic.tiny import write_set
 from h3runtime.checkpoint.writer import write_file
 from tests.checkpoint import tiny_transformer as tiny
@@ -205,7 +207,7 @@ def test_a_lora(inspect: Command, tmp_path: Path) -> None:
     tensors = pairs(layers) | {f"diffusion_model.{layer}.alpha": torch.tensor(8.0) for layer in layers}
     tensors["diffusion_model.final_layer.video_out.set_weight"] = torch.zeros(2, 2)
     found = inspect.json(save(tmp_path, tensors))
-    assert (found["family"], found["component"], found["supported"]) == ("minimax_h3", "lora", False)
+    assert (found["family"], found["component"], found["supported"]) == ("minimax_h3", "lora", True)
     lora = found["lora"]
     told = {k: lora[k] for k in ("naming", "prefix", "pairs", "ranks", "with_alpha", "alphas", "adaln", "others")}
     assert told == {
@@ -215,6 +217,15 @@ def test_a_lora(inspect: Command, tmp_path: Path) -> None:
     assert lora["targets"][0] == {
         "layers": "blocks.*.attn.qkv_proj", "count": 3, "ranks": [12], "inputs": 64, "outputs": 96,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_the_layout_of_a_lora_is_told(inspect: Command, tmp_path: Path, layout: str) -> None:
+    sizes = TransformerSizes(hidden=64, layers=2, refiner_layers=1, heads=2, head_dim=32, ffn=48)
+    adapter(layout, sizes).write(tmp_path / "a.safetensors")
+    found = inspect.json(tmp_path / "a.safetensors")
+    assert found["supported"] and found["lora"]["layout"] == layout.removesuffix("_comfyui")
+    assert (found["lora"]["contract"] is not None) == (layout in ("pdd", "pdd_comfyui", "fasth3"))
 
 
 def test_a_lora_in_other_names(inspect: Command, tmp_path: Path) -> None:
@@ -371,7 +382,10 @@ def test_output_and_people(inspect: Command, tmp_path: Path, made: CheckpointSet
 def test_the_text_for_other_kinds(inspect: Command, tmp_path: Path, made: CheckpointSet, path: str) -> None:
     if path == "a lora":
         code, out, _ = inspect(save(tmp_path, pairs({"blocks.0.attn.qkv_proj": (4, 8, 8)})))
-        assert "1 layers, comfyui names, ranks 4, no alpha" in out and "loads        no:" in out
+        assert "1 layers, comfyui names, ranks 4, no alpha" in out and "loads        no:" not in out
+        doubled = {f"diffusion_model.{name}": t for name, t in pairs({"blocks.0.norm1": (4, 8, 8)}).items()}
+        doubled |= {"diffusion_model.diffusion_model.blocks.0.attn.qkv_proj.dora_scale": torch.zeros(1)}
+        assert "loads        no: " in inspect(save(tmp_path, doubled))[1]
     elif path == "shards":
         code, out, _ = inspect(tiny.write_shards(tmp_path / "raw", tiny.interleaved(tiny.weights()), 6))
         assert "interleaved (convention:" in out and "and 2 files more" in out

@@ -3,8 +3,8 @@
     <prefix><layer>.lora_A|lora_down[.default].weight [r, in]    .lora_B|lora_up... [out, r]    .alpha []
     <prefix><layer>.diff, .diff_b, .set_weight, .set_bias, .dora_scale
 
-Read by `report`. It applies nothing; of faults it tells those that the file shows by itself. Whether an adapter fits a
-checkpoint is for whoever loads it.
+Read by `checkpoint.report`, which adds what `stored` makes of the file. It applies nothing; of faults it tells those
+that the file shows by itself. Whether an adapter fits a checkpoint is for whoever loads it.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import torch
 from h3runtime.checkpoint.entries import StoredTensor
 from h3runtime.checkpoint.families import H3
 from h3runtime.checkpoint.sources import Source
+from h3runtime.core import AdapterContract
 
 PREFIXES: Final = (
     "base_model.model.",
@@ -29,7 +30,7 @@ PREFIXES: Final = (
     "lora_transformer_",
 )
 """dit-contract §7.3, checkpoint-formats §6."""
-PAIR: Final = re.compile(r"(.+?)\.(lora_A|lora_B|lora_down|lora_up)(?:\.default)?\.weight")
+PAIR: Final = re.compile(r"(.+?)\.(lora_A|lora_B|lora_down|lora_up)(?:\.default)?(?:\.weight)?")
 QUANTISED: Final = re.compile(r"(.+?)\.(lora_A|lora_B|lora_down|lora_up)(?:\.default)?\.(weight_scale|comfy_quant)")
 OTHER: Final = re.compile(r"(.+?)\.(alpha|diff|diff_b|dora_scale|(?:weight\.|bias\.)?set_weight|set_bias)")
 DOWN: Final = ("lora_A", "lora_down")
@@ -61,7 +62,8 @@ class LoraReport:
 
     with_alpha: how many layers have one. others: tensors of other kinds, by kind. adaln: whether AdaLN is adapted, and
     so which checkpoints it fits: inputs of 2688 are a full one's, others a pruned one's. odd: what is wrong with the
-    file whatever it is applied to.
+    file whatever it is applied to. layout: which of the public ones, "" for what can't be applied at all. scale: alpha
+    / rank of all layers, None where they differ or none is known. contract: what a published one was trained for.
     """
 
     family: str
@@ -75,6 +77,9 @@ class LoraReport:
     adaln: bool
     others: Mapping[str, int]
     odd: tuple[str, ...] = ()
+    layout: str = ""
+    scale: float | None = None
+    contract: AdapterContract | None = None
 
 
 def read_lora(source: Source, stripped: str) -> LoraReport:

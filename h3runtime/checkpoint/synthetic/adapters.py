@@ -98,8 +98,9 @@ class _Making:
         up = uniform(f"{linear.name}.B", (linear.rows, rank), self.seed, GAIN)
         return down.bfloat16(), up.bfloat16()
 
-    def fused(self, block: str) -> tuple[torch.Tensor, torch.Tensor]:
-        pairs = [self.pair(third) for third in self.thirds(block)]
+    def fused(self, block: str, rank: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+        """q, k and v of that rank each."""
+        pairs = [self.pair(third, rank) for third in self.thirds(block)]
         return torch.cat([down for down, _ in pairs]), _diagonal([up for _, up in pairs])
 
     def values(self, name: str, *shape: int, std: float = MOVED) -> torch.Tensor:
@@ -176,6 +177,7 @@ def _pruned(making: _Making) -> Made:
 def _resized(making: _Making) -> Made:
     found: Tensors = {}
     for number, block in enumerate(making.blocks()):
+        found |= _named(f"diffusion_model.{block}.attn.qkv_proj", *making.fused(block, 1 + number % making.rank))
         for index, linear in enumerate(making.others(block)):
             found |= _named(f"diffusion_model.{linear.name}", *making.pair(linear, 1 + (number + index) % making.rank))
     return found, {}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from h3runtime.checkpoint.report import FileReport, Group, Scale
+from h3runtime.core import AdapterContract
 from h3runtime.engine.inspection import Inspection, Machine
 
 UNITS = (("GB", 10**9), ("MB", 10**6), ("kB", 10**3))
@@ -82,12 +83,21 @@ def _lora(report: FileReport) -> Iterator[tuple[str, str]]:
     if lora is None:
         return
     alpha = f"alpha {', '.join(f'{a:g}' for a in lora.alphas)} on {lora.with_alpha}" if lora.with_alpha else "no alpha"
-    yield "lora", f"{lora.pairs} layers, {lora.naming} names, ranks {', '.join(map(str, lora.ranks))}, {alpha}"
+    told = f"{lora.pairs} layers, {lora.naming} names, ranks {', '.join(map(str, lora.ranks))}, {alpha}"
+    yield "lora", told if not lora.layout else f"{lora.layout}: {told}"
+    if lora.contract is not None:
+        steps = " or ".join(map(str, lora.contract.steps))
+        yield "", f"{lora.contract.name}, by {lora.contract.told_by}: {steps} forwards, {_shifts(lora.contract)}"
     for target in lora.targets:
         told = f"x {target.count}, rank {', '.join(map(str, target.ranks))}, {target.inputs} -> {target.outputs}"
         yield "", f"{target.layers}  {told}"
     if lora.others:
         yield "", "besides: " + ", ".join(f"{kind} x {count}" for kind, count in lora.others.items())
+
+
+def _shifts(contract: AdapterContract) -> str:
+    video, audio = (" or ".join(f"{s:g}" for s in shifts) for shifts in (contract.shift, contract.audio_shift))
+    return f"shifts {video} and {audio}"
 
 
 def _hashes(found: Inspection) -> Iterator[tuple[str, str]]:
