@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import torch
 
+from h3runtime.backends.attention.select import Attentions
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec, Work
 from h3runtime.engine.adapters import AdapterShelf
@@ -19,6 +21,7 @@ from h3runtime.engine.capacity import capacity_bytes, held_bytes
 from h3runtime.engine.demand import Demand, Rows, as_shown, demand_of, rows_by_kind
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_estimate import MemoryEstimate, ModelSizes, estimate, sizes_of
+from h3runtime.engine.memory_formulas import Workspace, nothing
 from h3runtime.engine.sound_lengths import SoundLengths
 from h3runtime.engine.work import work_of
 from h3runtime.packing.geometry import frames_at_most
@@ -43,7 +46,8 @@ class Known:
 
 class Estimator:
     """Knows what the engine holds from when it is made, and from `begin`, before any request. adapters: asked for what
-    would be resident of them; None where there are none."""
+    would be resident of them; None where there are none. attentions: asked for what the backends of a request take,
+    where it names none the one called `attention`; None where they take nothing."""
 
     def __init__(
         self,
@@ -51,9 +55,12 @@ class Estimator:
         tokenizer: PromptTokenizer,
         device: torch.device,
         adapters: AdapterShelf | None = None,
+        attentions: Attentions | None = None,
+        attention: str = "",
     ) -> None:
         self._models, self._tokenizer, self._device = models, tokenizer, device
         self._adapters = adapters
+        self._attentions, self._attention = attentions, attention
         self._sounds = SoundLengths()
         self.begin()
 
@@ -92,7 +99,11 @@ class Estimator:
     def _sizes(self, spec: GenerateSpec) -> ModelSizes:
         shelf = self._adapters
         adapters = 0 if shelf is None else shelf.bytes_with(spec.loras, spec.task.runs_on)
-        return sizes_of(self._models, spec.task, self._held, adapters, spec.linear)
+        return sizes_of(self._models, spec.task, self._held, adapters, spec.linear, self._workspace(spec))
+
+    def _workspace(self, spec: GenerateSpec) -> Workspace:
+        names = set(spec.attention_plan) or {spec.attention or self._attention}
+        return nothing if self._attentions is None else partial(self._attentions.workspace_bytes, names)
 
     def _rows_of(self, text: str) -> int:
         return len(self._tokenizer.encode(text))

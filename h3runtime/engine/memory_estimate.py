@@ -31,10 +31,12 @@ from h3runtime.engine.linear_memory import linear_calls, resident_bytes
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_formulas import (
     Computing,
+    Workspace,
     audio_decode_bytes,
     audio_encode_bytes,
     heap_bytes,
     host_frames_bytes,
+    nothing,
     sampling_bytes,
     text_bytes,
     video_decode_bytes,
@@ -73,16 +75,19 @@ class ModelSizes:
     adapters: int = 0
 
 
-def sizes_of(models: Models, task: Task, held: int, adapters: int = 0, linear: str | None = None) -> ModelSizes:
+def sizes_of(
+    models: Models, task: Task, held: int, adapters: int = 0, linear: str | None = None, attention: Workspace = nothing
+) -> ModelSizes:
     """Of what is loaded; the transformer that `task` runs on. held: bytes of the engine before any request, adapters
-    left out. adapters: bytes of those that are resident while the request runs. linear: the backend that it names."""
+    left out. adapters: bytes of those that are resident while the request runs. linear: the backend that it names.
+    attention: what its backends take."""
     weights = resident_bytes(models.modules())
     transformer, video, audio = models.transformer_of(task), models.vaes.video, models.vaes.audio.config
     return ModelSizes(
         weights=weights,
         process=max(0, held - weights),
         transformer=transformer.config,
-        computing=_computing(transformer, linear),
+        computing=_computing(transformer, linear, attention),
         text_encoder=models.text_encoder.config,
         text_widened=not _stored_in(models.text_encoder, "model.layers.0.mlp.gate_proj", torch.float32),
         video_encoder=video.config.encoder,
@@ -96,7 +101,7 @@ def sizes_of(models: Models, task: Task, held: int, adapters: int = 0, linear: s
     )
 
 
-def _computing(transformer: Dit, linear: str | None) -> Computing:
+def _computing(transformer: Dit, linear: str | None, attention: Workspace) -> Computing:
     full = transformer.config.curve_grid is None
     return Computing(
         dtype=transformer.dtype,
@@ -104,6 +109,7 @@ def _computing(transformer: Dit, linear: str | None) -> Computing:
         on_host=transformer.device.type == "cpu",
         mlp_chunks=transformer.mlp_chunks,
         linear=linear_calls(transformer, transformer.dtype, linear),
+        attention=attention,
     )
 
 

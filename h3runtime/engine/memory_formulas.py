@@ -62,6 +62,10 @@ class Shot:
     height: int
 
 
+Workspace = Callable[[int, int, int], int]
+"""Bytes that an attention backend holds beside q, k, v and its result; for rows, heads, head size."""
+
+
 def text_bytes(config: TextEncoderConfig, rows: int, vision_rows: int, *, widened: bool) -> int:
     """The residual stream, keys and values, cos and sin of all rows, the deepstack features, the wider of the two kinds
     of chunk, and the widest weight in fp32."""
@@ -131,17 +135,24 @@ class Steps:
 LinearCalls = Callable[[str, int], CallBytes]
 
 
+def nothing(rows: int, heads: int, head_dim: int) -> int:  # noqa: ARG001  # what a `Workspace` is asked with
+    """The workspace of a backend that needs none."""
+    return 0
+
+
 @dataclass(frozen=True, slots=True)
 class Computing:
     """How a network computes. adaln_decoded: the modulation's weights are stored in another form and made anew at every
     use. on_host: on the CPU, which norms in fp32. mlp_chunks: of a block's MLP. linear: what a call of a block's linear
-    (`attn.qkv_proj`, ...) takes for so many rows; nothing, where weights are there as they are multiplied."""
+    (`attn.qkv_proj`, ...) takes for so many rows; nothing, where weights are there as they are multiplied. attention:
+    likewise a call of its backend, for rows, heads and their size."""
 
     dtype: torch.dtype
     adaln_decoded: bool
     on_host: bool
     mlp_chunks: int = 1
     linear: LinearCalls = lambda *_: CallBytes()
+    attention: Workspace = nothing
 
 
 def sampling_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
@@ -163,12 +174,16 @@ def _run_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
 
 
 def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
-    """h and its normed copy, q, k and v; beside them a chunk while it is normed, or the result and its projection."""
+    """h and its normed copy, q, k and v; beside them a chunk while it is normed, or the result and either what its
+    backend takes or its projection."""
     size, inner = how.dtype.itemsize, config.inner
     base = rows * size * (2 * config.hidden + 3 * inner)
     norm = min(rows, QK_ROWS) * inner * (3 * FP32 if how.on_host else 2 * size)
-    result = rows * (size * inner + FP32 * config.heads) + _product(how, "attn.out_proj", rows, config.hidden, 0)
-    return max(base + norm, base + result, _product(how, "attn.qkv_proj", rows, 3 * inner, 2 * config.hidden))
+    out = rows * (size * inner + FP32 * config.heads)
+    after = max(
+        _product(how, "attn.out_proj", rows, config.hidden, 0), how.attention(rows, config.heads, config.head_dim)
+    )
+    return max(base + norm, base + out + after, _product(how, "attn.qkv_proj", rows, 3 * inner, 2 * config.hidden))
 
 
 def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:

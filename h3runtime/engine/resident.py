@@ -154,7 +154,9 @@ class ResidentEngine:
         if self._previews:
             self._colours = ColourMap.of(self.models.vaes.video)
         self.adapters.list(self.models.transformers, lambda _: on_progress(Progress("loading")))
-        self.estimator = Estimator(self.models, tokenizer, self.device, self.adapters)
+        self.estimator = Estimator(
+            self.models, tokenizer, self.device, self.adapters, self.attentions, self.attention.name
+        )
         self._warm_up(on_progress, loader)
         give_back(self.device)
         self.estimator.begin()

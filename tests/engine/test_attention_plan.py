@@ -91,6 +91,25 @@ def test_what_can_t_run_is_refused_before_any_work(engine, make_spec) -> None:
     assert [p.stage for p in seen] == []
 
 
+class Hungry(SdpaAttention):
+    """It says that it takes more than anything else of a block."""
+
+    name = "hungry"
+    copies = 1e4
+
+
+def test_the_estimate_knows_what_a_backend_takes(engine, make_spec, monkeypatch) -> None:
+    both = Attentions(engine.device, backends=(SdpaAttention(), Hungry()))
+    monkeypatch.setattr(engine.estimator, "_attentions", both)
+    spec = make_spec(width=64, height=64, frames=5, steps=2)
+
+    def sampling(**fields) -> int:
+        return engine.estimate(replace(spec, **fields)).memory["sampling_bytes"]
+
+    assert sampling() == sampling(attention="sdpa") < sampling(attention="hungry")
+    assert sampling(attention="hungry") == sampling(attention_plan=("sdpa", "hungry"))
+
+
 def test_ready_has_all_of_them_with_reasons(engine) -> None:
     choice = engine.facts().attention
     assert (choice.default, choice.available, choice.exact) == ("sdpa", ("sdpa",), ("sdpa",))

@@ -18,6 +18,7 @@ class H3Attn8Attention(Kernel):
     name = "h3_attn8"
     grade = "experimental"
     head_dims = (128,)
+    copies = 4.0
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         return (

@@ -7,6 +7,7 @@ and the VAEs never use this choice.
 
 from __future__ import annotations
 
+import math
 from typing import ClassVar, Protocol
 
 import torch
@@ -54,6 +55,10 @@ class Candidate(AttentionBackend, Protocol):
         """Its kernel itself on [B, S, H, D], whatever `attend` would do with so small a call."""
         ...
 
+    def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        """Most that a call of BF16 holds beside q, k, v and its result; by its source, for what is admitted."""
+        ...
+
 
 class Kernel:
     """What most candidates share: one call for every layout and step, any head size that is a multiple of 8."""
@@ -64,12 +69,17 @@ class Kernel:
     tolerance: float = 0.1
     head_dims: ClassVar[tuple[int, ...]] = ()
     """Sizes that it takes; () for multiples of 8 up to 128."""
+    copies: float = 0.0
+    """Bytes of `workspace_bytes` for each of S*H*D values."""
 
     def why_unfit(self, head_dim: int) -> str | None:
         if head_dim in self.head_dims or (not self.head_dims and head_dim % 8 == 0 and 0 < head_dim <= 128):
             return None
         legal = ", ".join(map(str, self.head_dims)) or "a multiple of 8 up to 128"
         return f"takes heads of {legal}, and this model's have {head_dim}"
+
+    def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        return math.ceil(self.copies * rows * heads * head_dim)
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         raise NotImplementedError

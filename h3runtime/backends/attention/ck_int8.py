@@ -19,6 +19,7 @@ from h3runtime.backends.attention.facts import DeviceFacts
 class CkInt8Attention(Kernel):
     name = "ck_int8"
     grade = "experimental"
+    copies = 3.0
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         if no_cuda := device.why_no_cuda():

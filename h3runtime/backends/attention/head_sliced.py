@@ -16,6 +16,7 @@ from h3runtime.backends.attention.base import AttentionBackend, Candidate
 from h3runtime.backends.attention.facts import DeviceFacts
 from h3runtime.core import PackedLayout
 
+BF16 = 2
 Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -39,6 +40,10 @@ class HeadSlicedAttention:
 
     def why_unfit(self, head_dim: int) -> str | None:
         return self._told(self._inner.why_unfit(head_dim))
+
+    def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        size = min(self._size, heads)
+        return self._inner.workspace_bytes(rows, size, head_dim) + BF16 * rows * size * head_dim
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return self._sliced(self._inner.call, q, k, v)

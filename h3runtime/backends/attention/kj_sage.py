@@ -19,7 +19,7 @@ import torch
 from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
 from h3runtime.backends.attention.options import QkvLayout
-from h3runtime.backends.attention.sage import FP8, FP8_HOPPER, FP8PP, FP16, TRITON, SageKernel
+from h3runtime.backends.attention.sage import FP8, FP8_HOPPER, FP8PP, FP16, TRITON, SageKernel, layout_copies
 
 KernelOf = Mapping[tuple[int, int], SageKernel]
 
@@ -44,6 +44,7 @@ class KjSageAttention(Kernel):
         self.name = name
         self.grade = "experimental" if name == EXPERIMENTAL else "validated"
         self._layout, self._kernels = layout, KERNELS[name]
+        self.copies = max(kernel.copies for kernel in self._kernels.values()) + layout_copies(layout)
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         if why_not := device.why_not_on(tuple(self._kernels)):

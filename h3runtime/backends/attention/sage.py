@@ -13,7 +13,7 @@ padded. Accumulators of P V by their names there:
 
 Two traps: the sm90 function returns memory that nothing wrote for `fp32+fp16`, which it doesn't have, so that is the
 sm89 kernel on Hopper too; and the Triton quantiser counts elements in 32 bits, so q's strided view is too long from
-S = 99,864 of 3 x 7168 numbers a row on and is copied (`arranged`).
+S = 99,864 of 3 x 7168 numbers a row on; it is copied a block of rows before that (`arranged`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,13 @@ LONGEST_BLOCK: Final = 128
 
 @dataclass(frozen=True, slots=True)
 class SageKernel:
-    """A function of the package, its arguments, and the compiled part that it needs."""
+    """A function of the package, its arguments, and the compiled part that it needs. copies: bytes a value, as
+    `base.Kernel` has them: q and k in INT8, and v in FP16, or turned round in BF16 and again in FP8."""
 
     function: str
     arguments: Mapping[str, str] = field(default_factory=dict)
     part: str | None = None
+    copies: float = 5.0
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         needed = ("_fused",) if self.part is None else ("_fused", self.part)
@@ -57,11 +59,17 @@ class SageKernel:
         return out.transpose(1, 2) if heads_first else out
 
 
-FP16: Final = SageKernel("sageattn_qk_int8_pv_fp16_cuda", {"pv_accum_dtype": "fp32"}, "_qattn_sm80")
-TRITON: Final = SageKernel("sageattn_qk_int8_pv_fp16_triton")
+FP16: Final = SageKernel("sageattn_qk_int8_pv_fp16_cuda", {"pv_accum_dtype": "fp32"}, "_qattn_sm80", 4.0)
+TRITON: Final = SageKernel("sageattn_qk_int8_pv_fp16_triton", copies=6.0)
 FP8: Final = SageKernel("sageattn_qk_int8_pv_fp8_cuda", {"pv_accum_dtype": "fp32+fp32"}, "_qattn_sm89")
 FP8PP: Final = SageKernel("sageattn_qk_int8_pv_fp8_cuda", {"pv_accum_dtype": "fp32+fp16"}, "_qattn_sm89")
-FP8_HOPPER: Final = SageKernel("sageattn_qk_int8_pv_fp8_cuda_sm90", {"pv_accum_dtype": "fp32+fp32"}, "_qattn_sm90")
+FP8_HOPPER: Final = SageKernel(
+    # v is padded to 128 rows beside all that.
+    "sageattn_qk_int8_pv_fp8_cuda_sm90",
+    {"pv_accum_dtype": "fp32+fp32"},
+    "_qattn_sm90",
+    7.0,
+)
 FP8PP_PER_WARP: Final = SageKernel(
     "sageattn_qk_int8_pv_fp8_cuda", {"pv_accum_dtype": "fp32+fp16", "qk_quant_gran": "per_warp"}, "_qattn_sm89"
 )
@@ -86,6 +94,11 @@ def arranged(x: torch.Tensor, layout: QkvLayout) -> torch.Tensor:
     if layout == "contiguous_nhd" or not counts_in_32_bits(x):
         return x.contiguous()
     return x
+
+
+def layout_copies(layout: QkvLayout) -> float:
+    """Bytes a value of `arranged` q, k and v."""
+    return 0.0 if layout == "strided_nhd" else 6.0
 
 
 def counts_in_32_bits(x: torch.Tensor) -> bool:

@@ -16,7 +16,7 @@ import torch
 from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
 from h3runtime.backends.attention.options import QkvLayout
-from h3runtime.backends.attention.sage import PACKAGE, arranged
+from h3runtime.backends.attention.sage import PACKAGE, arranged, layout_copies
 
 
 class Sage1Attention(Kernel):
@@ -27,6 +27,8 @@ class Sage1Attention(Kernel):
 
     def __init__(self, layout: QkvLayout = "strided_nhd") -> None:
         self._layout = layout
+        # The smoothed k, v in FP16, q and k in INT8.
+        self.copies = 6.0 + layout_copies(layout)
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         if no_cuda := device.why_no_cuda():

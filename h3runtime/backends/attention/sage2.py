@@ -11,7 +11,7 @@ import torch
 from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
 from h3runtime.backends.attention.options import QkvLayout
-from h3runtime.backends.attention.sage import BY_ARCHITECTURE
+from h3runtime.backends.attention.sage import BY_ARCHITECTURE, layout_copies
 
 
 class Sage2Attention(Kernel):
@@ -21,6 +21,7 @@ class Sage2Attention(Kernel):
 
     def __init__(self, layout: QkvLayout = "strided_nhd") -> None:
         self._layout = layout
+        self.copies = max(kernel.copies for kernel in BY_ARCHITECTURE.values()) + layout_copies(layout)
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         if why_not := device.why_not_on(tuple(BY_ARCHITECTURE)):

@@ -18,6 +18,7 @@ from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
 
 BUILT_FOR = ((10, 0), (12, 0), (12, 1))
+ROWS_OF_A_MEAN = 128
 EXTENSIONS = ("fp4attn_cuda", "fp4quant_cuda")
 
 
@@ -26,12 +27,18 @@ class Sage3Attention(Kernel):
     grade = "experimental"
     head_dims = (64, 128)
     tolerance = 0.5
+    copies = 16.0
+    """Three copies, three more padded, q again without its means, all three in FP4."""
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         if why_not := device.why_not_on(BUILT_FOR) or device.why_without("sageattn3"):
             return why_not
         missing = [name for name in EXTENSIONS if name not in device.parts]
         return f"its compiled modules {', '.join(missing)} are not there" if missing else None
+
+    def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        means = -(-rows // ROWS_OF_A_MEAN)
+        return super().workspace_bytes(rows, heads, head_dim) + 4 * heads * means * rows
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         q, k, v = (x.transpose(1, 2).clone(memory_format=torch.contiguous_format) for x in (q, k, v))

@@ -73,6 +73,11 @@ class Attentions:
         """As `resolve`, and called once: a backend whose first call fails is unavailable from then on."""
         return self._found(name, lambda backend: self.why_unavailable(backend) or self._first_call(backend))
 
+    def workspace_bytes(self, names: Collection[str], rows: int, heads: int, head_dim: int) -> int:
+        """Most that any of them holds beside q, k, v and its result."""
+        asked = (backend for backend in self.backends if backend.name in names)
+        return max((backend.workspace_bytes(rows, heads, head_dim) for backend in asked), default=0)
+
     def listing(self, chosen: str, why: str) -> BackendChoice:
         """What `/ready` shows once `chosen` is the server's default."""
         reasons = {backend.name: self.why_unavailable(backend) for backend in self.backends}

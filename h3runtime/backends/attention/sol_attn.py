@@ -44,6 +44,7 @@ class SolAttention(Kernel):
     name = "sol_attn"
     grade = "experimental"
     head_dims = (HEAD_DIM,)
+    copies = 4.0
 
     def __init__(
         self,
@@ -74,6 +75,10 @@ class SolAttention(Kernel):
 
     def why_unfit(self, head_dim: int) -> str | None:
         return super().why_unfit(head_dim) or self._of_fallback(self._fallback.why_unfit(head_dim))
+
+    def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        own = super().workspace_bytes(rows, heads, head_dim)
+        return own if self._options.strict else max(own, self._fallback.workspace_bytes(rows, heads, head_dim))
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Every block read whole."""

@@ -158,6 +158,22 @@ def test_an_unknown_name_lists_the_legal_ones() -> None:
     assert caught.value.offences[0].legal.startswith("auto, sdpa, cudnn_sdpa")
 
 
+def test_what_a_call_takes_beside_its_tensors() -> None:
+    """By the sources; q, k and v of S = 37,810 at the real sizes are 542 MB each."""
+    values = 37_810 * 56 * 128
+    found = attentions(H200, AttentionOptions(slice_backend="sage2", slice_size=8, sol=SolOptions(fallback="sage2")))
+
+    def taken(*names: str) -> int:
+        return found.workspace_bytes(names, 37_810, 56, 128)
+
+    assert taken("sdpa") == taken("fa4") == taken("cudnn_sdpa") == 0
+    assert taken("sage2") == 7 * values == taken("sdpa", "sage2") == taken("sol_attn")
+    assert taken("kj_head_sliced") == (7 + 2) * values // 7
+    assert taken("sage3") > 16 * values + 4 * 56 * 295 * 37_810
+    copied = attentions(H200, AttentionOptions(sage_layout="contiguous_nhd"))
+    assert copied.workspace_bytes({"sage2"}, 37_810, 56, 128) == 13 * values
+
+
 @pytest.mark.parametrize(
     ("head_dim", "left_out"),
     [(128, set()), (64, {"sol_attn", "h3_attn8"}), (32, {"sol_attn", "h3_attn8", "cudnn_fp8"}), (12, ALL - {"sdpa"})],
