@@ -26,6 +26,7 @@ PRELOADED = [
     "tests.fake_engine",
     "tests.jobs.dying_engine",
     "tests.api.served",
+    "tests.cli.commands",
     "tests.e2e.commands",
     "tests.faults.service",
     "tests.faults.stub_engine",

@@ -9,12 +9,14 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from h3runtime.core import SAMPLE_RATE, GenerateSpec
 from h3runtime.media.lossless import LosslessWriter
 from h3runtime.media.sound import samples_for
+from tests.forking import fork, write_to
 
 ROOT = Path(__file__).parents[2]
 PROGRAM = """
@@ -49,6 +51,7 @@ from h3runtime.__main__ import main
 %s
 sys.exit(main())
 """
+TIMEOUT = 240.0
 SMALL = ("--width", "64", "--height", "64", "--frames", "5")
 
 
@@ -74,7 +77,33 @@ def start(*arguments: str, folder: Path, before: str = "", **options: object) ->
 
 
 def run(*arguments: str, folder: Path, **options: object) -> tuple[int, str, str]:
-    """Exit code, stdout, stderr."""
+    """Exit code, stdout, stderr. Without options, which need an interpreter of its own, it is forked from one that has
+    imported everything."""
+    return _run_fresh(*arguments, folder=folder, **options) if options else _run_forked(*arguments, folder=folder)
+
+
+def _run_forked(*arguments: str, folder: Path) -> tuple[int, str, str]:
+    with TemporaryDirectory() as told:
+        streams = (Path(told, "out"), Path(told, "err"))
+        process = fork(_command, arguments, folder, streams)
+        process.join(TIMEOUT)
+        assert process.exitcode is not None, f"{arguments} is still running"
+        out, err = (stream.read_text() for stream in streams)
+    return process.exitcode, out, err
+
+
+def _command(arguments: tuple[str, ...], folder: Path, streams: tuple[Path, Path]) -> None:
+    """In the new process."""
+    write_to(*streams)
+    os.chdir(folder)
+    for name in [name for name in os.environ if name.startswith("H3_")]:
+        del os.environ[name]
+    os.environ["TMPDIR"] = str(folder)
+    sys.argv[:] = ["-c", *arguments]
+    exec(PROGRAM % "", {"__name__": "__main__"})
+
+
+def _run_fresh(*arguments: str, folder: Path, **options: object) -> tuple[int, str, str]:
     with start(*arguments, folder=folder, **options) as process:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=TIMEOUT)
     return process.returncode, out or "", err or ""
