@@ -1,7 +1,8 @@
 """A bound adapter's bytes -> what `backends.linear.adapted` puts beside a model, on one device.
 
-Matrices keep the dtype that they are stored in. Rows that lie head by head are put in thirds, and heads that a file
-keeps whole become head 0 and offsets from it (dit-contract §4.7); both once, here. Fed by `engine.adapters`.
+Matrices keep the dtype that they are stored in. Rows that lie head by head are put in thirds, heads that a file keeps
+whole become head 0 and offsets from it (dit-contract §4.7), and a B of q, k and v that is block-diagonal becomes three,
+which leaves two thirds of its products out, all of them with zeros; once, here. Fed by `engine.adapters`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ import torch
 from h3runtime.backends.linear.adapted import Change, Difference, LowRank
 from h3runtime.checkpoint.entries import StoredTensor
 from h3runtime.checkpoint.lora.binding import Binding, BoundPair, BoundWhole, Target, moves_of
+from h3runtime.checkpoint.lora.places import QKV
 from h3runtime.checkpoint.lora.stored import read_tensor
 from h3runtime.checkpoint.sources import Source
 
+THIRDS = 3
+"""Of fused q, k and v."""
 OnRead = Callable[[], None]
 """Called before each layer."""
 
@@ -56,7 +60,7 @@ def read_bound(
     for pair in binding.pairs:
         on_read()
         found = changes.get(pair.place.target, Change())
-        changes[pair.place.target] = replace(found, pairs=(*found.pairs, reader.pair(pair)))
+        changes[pair.place.target] = replace(found, pairs=(*found.pairs, *reader.pairs(pair)))
     for whole in binding.wholes:
         on_read()
         found = changes.get(whole.place.target, Change())
@@ -76,9 +80,17 @@ class _Reader:
             self.not_finite.append(entry.name)
         return found
 
-    def pair(self, bound: BoundPair) -> LowRank:
-        up = self._ordered(self.tensor(bound.pair.up), bound)
-        return LowRank(self.tensor(bound.pair.down), up, 1.0, bound.moves, bound.pair.layer)
+    def pairs(self, bound: BoundPair) -> tuple[LowRank, ...]:
+        name = bound.pair.layer
+        down, up = self.tensor(bound.pair.down), self._ordered(self.tensor(bound.pair.up), bound)
+        if not bound.place.target.endswith(QKV) or not _is_diagonal(up):
+            return (LowRank(down, up, 1.0, bound.moves, name),)
+        rows, start = up.shape[0] // THIRDS, bound.place.start
+        parts = zip(down.chunk(THIRDS), up.chunk(THIRDS), strict=True)
+        return tuple(
+            LowRank(a.clone(), b.chunk(THIRDS, 1)[i].clone(), 1.0, ((0, rows, start + i * rows),), name)
+            for i, (a, b) in enumerate(parts)
+        )
 
     def whole(self, bound: BoundWhole, before: Change) -> Change:
         values = self._ordered(self.tensor(bound.whole.entry), bound)
@@ -108,3 +120,11 @@ class _Reader:
         heads = values.float()
         heads = torch.cat([heads[:1], heads[1:] - heads[:1]])
         return heads.flatten(0, 1)
+
+
+def _is_diagonal(up: torch.Tensor) -> bool:
+    """Whether B [3n, 3r] is nothing but zeros beside its three blocks of [n, r]."""
+    if up.shape[0] % THIRDS or up.shape[1] % THIRDS:
+        return False
+    blocks = up.reshape(THIRDS, up.shape[0] // THIRDS, THIRDS, up.shape[1] // THIRDS)
+    return not any(bool(blocks[i, :, j].any()) for i in range(THIRDS) for j in range(THIRDS) if i != j)

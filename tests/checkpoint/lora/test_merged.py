@@ -114,6 +114,19 @@ def test_strength_scales_the_delta(files: Mapping[str, Path], strength: float) -
         assert_moved(network, before, deltas, strength)
 
 
+def test_the_same_adapter_split_and_fused_moves_the_same(files: Mapping[str, Path]) -> None:
+    """A14: q, k and v apart or fused, fc1 either way round. The split one's alpha is half of its rank."""
+    network = model()
+    fused, split = changes(files["comfyui_turbo"], target()), changes(files["diffusers"], target(), 2.0)
+    assert set(fused) == set(split) and len(fused) == 12
+    with adapted(network, fused):
+        wanted = {layer: weight_of(network, layer) for layer in fused}
+    with adapted(network, split):
+        for layer, weight in wanted.items():
+            apart = (weight_of(network, layer) - weight).abs().max()
+            assert float(apart) <= TOLERANCE * float(weight.abs().max()), layer
+
+
 def test_several_at_once_add_up(files: Mapping[str, Path]) -> None:
     network = model()
     one, other = (deltas_of(files[name], name, PRUNED) for name in ("comfyui_turbo", "kohya"))
@@ -144,6 +157,16 @@ def test_a_quantised_weight_is_moved_as_it_is_stored(tmp_path: Path, form: str) 
     with adapted(network, mine):
         assert_moved(network, before, deltas)
     assert all(torch.equal(weight_of(network, layer), before[layer]) for layer in layers)
+
+
+def test_a_block_diagonal_b_is_taken_apart(files: Mapping[str, Path]) -> None:
+    """Three products of a third of the rows each, instead of one of all rows whose rest is zeros."""
+    layer = "blocks.0.attn.qkv_proj"
+    ((_, change),) = changes(files["comfyui_turbo"], target())[layer]
+    assert [(pair.down.shape[0], *pair.up.shape) for pair in change.pairs] == [(4, 64, 4)] * 3
+    assert [pair.moves for pair in change.pairs] == [((0, 64, 0),), ((0, 64, 64),), ((0, 64, 128),)]
+    ((_, dense),) = changes(files["pruned"], target())[layer]
+    assert [pair.up.shape for pair in dense.pairs] == [(192, 4)]
 
 
 def test_replacements_are_exact_at_strength_one_and_stack_by_their_distance(files: Mapping[str, Path]) -> None:
