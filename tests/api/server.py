@@ -23,7 +23,7 @@ from h3runtime.jobs.engine_state import EngineStatus
 from h3runtime.jobs.supervisor import Limits
 from h3runtime.settings import Settings
 
-PATIENCE = 60.0
+PATIENCE = 120.0
 SMALL = {"prompt": "x", "width": 64, "height": 64, "frames": 5, "steps": 2}
 HELD = {**SMALL, "prompt": "x hold"}
 """Computes until it is told to stop."""

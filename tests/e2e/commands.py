@@ -16,7 +16,7 @@ from tempfile import TemporaryDirectory
 from h3runtime.__main__ import main
 from tests.forking import fork, write_to
 
-TIMEOUT = 120.0
+TIMEOUT = 240.0
 
 
 def run(*arguments: str, folder: Path, **environment: str) -> subprocess.CompletedProcess[str]:

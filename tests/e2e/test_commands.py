@@ -156,9 +156,7 @@ def test_ctrl_c_leaves_nothing(tmp_path: Path) -> None:
         "generate",
         "--prompt",
         "x",
-        *TINY[:-4],
-        "--steps",
-        "200",
+        *("--width", "320", "--height", "192", "--frames", "39", "--steps", "200"),
         "--progress",
     ]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)

@@ -1,8 +1,9 @@
 """Every published format, pruned and full: `synth`, `serve`, `POST /generate`, against the same weights in plain BF16.
 
-The set that a format's own command writes is served as its own `h3.env` names it, over HTTP, on the CPU. The reference
-is the same set with every quantised layer of every component decoded to BF16 by hand, run by the engine in this
-process.
+The set that a format's own command writes is served as its own `h3.env` names it, over HTTP, on the CPU: the first by
+the command, the others by the same service in a thread of this process, whose engine is a process forked from an
+interpreter that has imported it. The reference is the same set with every quantised layer of every component decoded
+to BF16 by hand, run by the engine in this process.
 """
 
 import signal
@@ -24,10 +25,13 @@ from h3runtime.checkpoint.writer import write_file
 from h3runtime.core import GenerateSpec, Latents, SamplerSettings, Task
 from h3runtime.engine.latents_file import read_latents
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.jobs.engine_process import EngineRecipe
 from h3runtime.settings import Settings, resolve
+from tests.api.server import Running, running
 from tests.e2e.test_quantised import distance
 from tests.e2e.test_serve import PATIENCE, Server, post, start, wait_until_ready
 
+BY_COMMAND = "nvfp4-pruned"
 FORMATS = ("nvfp4", "int8_convrot", "fp8_scaled", "bf16")
 REQUEST = {"prompt": "a red ball", "width": 96, "height": 64, "frames": 5, "steps": 4, "seed": 7}
 BOUND = 2e-2
@@ -37,6 +41,7 @@ computes in FP32, so the rounding of its decoded weights to BF16 is what is left
 
 @dataclass(frozen=True)
 class Made:
+    name: str
     folder: Path
     settings: Settings
 
@@ -47,7 +52,7 @@ def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     folder = tmp_path_factory.mktemp("set")
     flags = [] if form == "pruned" else ["--unpruned"]
     assert main(["synth", str(folder), "--format", stored, "--quiet", *flags]) == 0
-    return Made(folder, resolve({"device": "cpu"}, folder / "h3.env"))
+    return Made("-".join(request.param), folder, resolve({"device": "cpu"}, folder / "h3.env"))
 
 
 def components(settings: Settings) -> dict[str, Path]:
@@ -98,8 +103,21 @@ def made_by(engine: ResidentEngine, folder: Path, seed: int) -> Latents:
 
 
 @contextmanager
-def serving(made: Made, folder: Path) -> Iterator[Server]:
-    """`serve` as the set's own `h3.env` names it; not ready yet."""
+def serving(made: Made, folder: Path) -> Iterator[Server | Running]:
+    """As the set's own `h3.env` names it; not ready yet."""
+    if made.name == BY_COMMAND:
+        with serving_by_command(made, folder) as server:
+            yield server
+        return
+    named = {name: getattr(made.settings, name) for name in made.settings.model_fields_set}
+    told = {**named, "data_dir": folder, "disk_floor_bytes": 0, "warmup_shapes": ()}
+    recipe = EngineRecipe("h3runtime.engine:create", (Settings(**told), 1))
+    with running(folder, recipe=recipe, ready=False, **told) as server:
+        yield server
+
+
+@contextmanager
+def serving_by_command(made: Made, folder: Path) -> Iterator[Server]:
     folder.mkdir()
     lines = [line.split("=", 1) for line in (made.folder / "h3.env").read_text().splitlines()]
     server = start(folder, H3_DEVICE="cpu", H3_WARMUP_SHAPES=",", **{name: value.strip("'") for name, value in lines})

@@ -297,7 +297,7 @@ def end(engine: ResidentEngine, spec: GenerateSpec) -> tuple[str, str | None]:
 
 MOMENTS, SERVERS = 20, 2
 JOB = SMALL | {"steps": 8}
-PATIENCE = 90.0
+PATIENCE = 180.0
 LOOK = 0.1
 """Seconds between questions: each costs the service some milliseconds of the core that restarts its engine."""
 
@@ -337,9 +337,9 @@ def killed_again_and_again(folder: Path, number: int) -> list[dict[str, Any]]:
     try:
         look(lambda: engine_of(server.pid))
         server.ready()
-        made(server)
-        reference = made(server)
-        duration = reference["timings"]["total"]
+        earlier, reference = made(server), made(server)
+        # Within the job, also if it was the machine that took its time with one of these.
+        duration = 0.8 * min(job["timings"]["total"] for job in (earlier, reference))
         vigil = Vigil(server.client)
         vigil.start()
         moments = random.Random(number)
@@ -372,7 +372,8 @@ def kill_in_a_job(server: Service, seconds: float) -> dict[str, Any]:
     time.sleep(seconds)
     os.kill(engine, signal.SIGKILL)
     job = look(lambda: (j := server.job(answer.json()["id"]))["finished_at"] and j)
-    look(lambda: server.client.get("/ready").status_code == 200 and engine_of(server.pid) not in (None, engine))
+    # In this order: between an end and its first consequence `/ready` may still be the old engine's.
+    look(lambda: engine_of(server.pid) not in (None, engine) and server.client.get("/ready").status_code == 200)
     return dict(job)
 
 
