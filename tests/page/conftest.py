@@ -15,7 +15,7 @@ from playwright.sync_api import Browser, BrowserContext, sync_playwright
 from h3runtime.jobs.engine_process import EngineRecipe
 from tests.api.conftest import quiet
 from tests.api.server import Running, running
-from tests.page.driver import USUAL, Site, shown
+from tests.page.driver import PATIENCE, USUAL, Site, shown
 from tests.page.engine import play_clip, sound
 
 HINT = "these tests need Chromium: apt-get install chromium (and pip install playwright)"
@@ -35,7 +35,7 @@ def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     assert path is not None, HINT
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], headless=True)
+        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], headless=True, timeout=2 * PATIENCE)
         yield found
         found.close()
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 from h3runtime.core import GenerateSpec
 from tests.api.server import Running
 
-PATIENCE = 30_000
+PATIENCE = 60_000
 SMALL = {"Width": "64", "Height": "64"}
 USUAL: dict[str, Any] = {"viewport": {"width": 1280, "height": 900}, "reduced_motion": "reduce"}
 expect.set_options(timeout=PATIENCE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 from playwright.sync_api import Browser, Route, expect
@@ -10,15 +11,15 @@ from playwright.sync_api import Browser, Route, expect
 from tests.api.server import Running
 from tests.page.driver import Site, opened
 
-SLOW = "step_seconds=0.15"
+SLOW = "step_seconds=0.15 hold"
 
 
 def test_progress_and_a_preview_come_while_it_samples(site: Site) -> None:
     site.write(f"A slow cat {SLOW}")
-    site.small(steps=20)
+    site.small(steps=200)
     site.generate()
     detail = site.ends("running")
-    expect(detail.get_by_role("status")).to_have_text(re.compile(r"sampling, step \d+ of 20, about .* left"))
+    expect(detail.get_by_role("status")).to_have_text(re.compile(r"sampling, step \d+ of 200, about .* left"))
     expect(detail.get_by_role("img", name=re.compile("Preview"))).to_be_visible()
     shown = detail.locator("img.preview").get_attribute("src")
     expect(detail.locator("img.preview")).not_to_have_attribute("src", shown or "")
@@ -29,19 +30,20 @@ def test_progress_and_a_preview_come_while_it_samples(site: Site) -> None:
     expect(site.detail().get_by_role("button", name="Retry")).to_be_visible()
 
 
-def test_a_stream_that_breaks_is_taken_up_where_it_was(site: Site) -> None:
+def test_a_stream_that_breaks_is_taken_up_where_it_was(site: Site, tmp_path: Path) -> None:
     asked: list[str | None] = []
 
     def cut(route: Route) -> None:
         asked.append(route.request.headers.get("last-event-id"))
         if len(asked) > 1:
+            (tmp_path / "taken-up").touch()
             return route.continue_()
         events = 'id: 1\nevent: state\ndata: {"status": "running"}\nretry: 50\n\n'
         events += 'id: 2\nevent: progress\ndata: {"stage": "sampling", "step": 3, "steps": 20, "fraction": 0.2}\n\n'
         return route.fulfill(body=events, content_type="text/event-stream")
 
     site.page.route("**/events", cut)
-    site.write(f"A cut cat {SLOW}")
+    site.write(f"A cut cat until={tmp_path / 'taken-up'}")
     site.small(steps=8)
     site.generate()
     site.ends("succeeded")
@@ -62,7 +64,7 @@ def test_without_streams_it_asks(site: Site) -> None:
 
 def test_a_waiting_job_is_cancelled_and_deleted(site: Site) -> None:
     site.write(f"The first {SLOW}")
-    site.small(steps=40)
+    site.small(steps=8)
     first = site.generate()
     site.write("The second")
     second = site.generate()
