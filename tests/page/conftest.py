@@ -35,7 +35,8 @@ def browser() -> Iterator[Browser]:
     path = shutil.which("chromium")
     assert path is not None, HINT
     with sync_playwright() as playwright:
-        found = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], headless=True, timeout=2 * PATIENCE)
+        options = {"args": ["--no-sandbox"], "headless": True, "timeout": 2 * PATIENCE}
+        found = playwright.chromium.launch(executable_path=path, **options)
         yield found
         found.close()
 
