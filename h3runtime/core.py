@@ -542,7 +542,8 @@ class AdapterContract:
     """What a published adapter was trained for; an empty tuple leaves a value open.
 
     name: of the publication. told_by: how it was recognised. source: where the values come from. steps: forwards.
-    alpha: at the rank it was published with, where its file has none.
+    advised: schedulers without which it runs, but not as it was trained. alpha: at the rank it was published with,
+    where its file has none.
     """
 
     name: str
@@ -555,6 +556,7 @@ class AdapterContract:
     schedulers: tuple[str, ...] = ()
     tasks: tuple[str, ...] = ()
     alpha: float | None = None
+    advised: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,8 @@ class ModelAnswer(BaseModel):
 class ContractAnswer(BaseModel):
     """What a published adapter was trained for, and requests with it are held to; an empty list leaves a value open.
 
-    told_by: how it was recognised. source: where the values come from. alpha: at its rank, where its file has none.
+    told_by: how it was recognised. source: where the values come from. advised: schedulers without which it runs, but
+    not as it was trained. alpha: at its rank, where its file has none.
     """
 
     name: str
@@ -104,6 +105,7 @@ class ContractAnswer(BaseModel):
     schedulers: list[str]
     tasks: list[str]
     alpha: float | None
+    advised: list[str]
 
 
 class FitAnswer(BaseModel):

@@ -113,19 +113,21 @@ class _Named:
 
 def _hold(body: GenerateBody, task: Task, name: str, contract: AdapterContract, verdict: Verdict) -> None:
     """The request to what the adapter was trained for."""
-    told = f"the adapter {_quoted(name)} ({contract.name}, told by {contract.told_by})"
+    told = f"the adapter {_quoted(name)} ({contract.name}, told by {contract.told_by}) was trained"
     held = (
-        ("steps", body.steps, contract.steps, "forwards"),
-        ("sampler", body.sampler, contract.samplers, "sampler"),
-        ("scheduler", body.scheduler, contract.schedulers, "scheduler"),
-        ("shift", body.shift, contract.shift, "shift"),
-        ("audio_shift", body.audio_shift, contract.audio_shift, "audio shift"),
-        ("task", task.value, contract.tasks, "task"),
+        ("steps", body.steps, contract.steps, "with {} forwards"),
+        ("sampler", body.sampler, contract.samplers, "with the sampler {}"),
+        ("scheduler", body.scheduler, contract.schedulers, "with the scheduler {}"),
+        ("shift", body.shift, contract.shift, "with shift {}"),
+        ("audio_shift", body.audio_shift, contract.audio_shift, "with audio shift {}"),
+        ("task", task.value, contract.tasks, "for {}"),
     )
-    for field, value, legal, what in held:
+    for field, value, legal, how in held:
         if legal and field not in verdict.broken and not any(_same(value, one) for one in legal):
             shown = " or ".join(map(_shown, legal))
-            verdict.refuse(field, f"{_shown(value)}: {told} was trained for {what} {shown}", shown)
+            verdict.refuse(field, f"{_shown(value)}: {told} {how.format(shown)}", shown)
+    if contract.advised and body.scheduler not in contract.advised:
+        verdict.warnings.append(f"{told} with the scheduler {' or '.join(contract.advised)}, not {body.scheduler}")
 
 
 def _warnings(name: str, fit: AdapterFit) -> Iterator[str]:

@@ -98,9 +98,9 @@ PDD: Final = AdapterContract(
     source="alibaba-pai/MiniMax-H3-Acc-LoRAs; arXiv 2607.26004; Comfy-Org/ComfyUI#15908",
     shift=(12.0,),
     audio_shift=(3.0,),
-    samplers=EULER,
-    schedulers=EVEN,
+    advised=EVEN,
 )
+"""Its heads are mixed for any step, but whole ones are only met on even steps (dit-contract §4.7)."""
 PDD_DEFAULTS: Final = (32, 4)
 """Intervals and how many of them a step decodes, where the metadata is gone and a bank is there."""
 

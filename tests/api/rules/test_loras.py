@@ -120,6 +120,15 @@ def test_a_contract_that_is_broken_names_the_field(changed: dict[str, Any], fiel
     assert list(found) == [field] and found[field][1] == legal and "fl2v_turbo_4step" in found[field][0]
 
 
+def test_what_is_only_advised_warns() -> None:
+    advised = replace(FAST, contract=replace(TURBO, schedulers=(), advised=("simple", "linear")))
+    for scheduler, warnings in (("simple", 0), ("beta", 1)):
+        read = read_body({"prompt": "x", "loras": [{"name": "fast"}], **AS_TRAINED, "scheduler": scheduler})
+        verdict = Verdict(read)
+        judge_loras(read.body, Task.T2VA, replace(FACTS, adapters=(advised,)), verdict)
+        assert not verdict.offences and len(verdict.warnings) == warnings
+
+
 def test_a_contract_knows_its_tasks() -> None:
     found = offences(Task.REF2VA, loras=[{"name": "fast"}], **AS_TRAINED)
     assert list(found) == ["task"] and found["task"][1] == "t2va or i2va"
