@@ -17,9 +17,11 @@ from h3runtime.engine.stopping import layers_of
 from h3runtime.engine.tail import Tail
 from h3runtime.errors import BadMedia, JobCancelled
 from h3runtime.media.mux import ClipShape
+from h3runtime.media.process import Child
 
-SOON = 1.0
-"""Seconds in which a stop has to be seen that nothing but a look ten times a second can see."""
+SOON = 15.0
+"""Seconds in which a stop has to be seen that nothing but a look ten times a second can see; without one it would be
+twice as long at least."""
 
 
 class Stop:
@@ -37,12 +39,15 @@ class Stop:
 
 
 @pytest.mark.parametrize("stage", ["conditioning", "sampling", "audio_decode", "video_decode", "mux"])
-def test_every_stage_looks_more_than_once(engine, make_spec, tmp_path, stage) -> None:
+def test_every_stage_looks_more_than_once(engine, make_spec, tmp_path, monkeypatch, stage) -> None:
     """In one piece of work: 1 forward, 1 sound, 1 chunk of pictures."""
     for folder in ("outputs", "scratch"):
         (tmp_path / folder).mkdir()
     spec = make_spec(width=64, height=64, frames=5, steps=1, output=tmp_path / "outputs" / "cat.mp4")
     stop = Stop(stage, 1 if stage == "mux" else 3)
+    # However soon it has: we may be late to look.
+    ended, late = Child._has_ended, iter([True] * 5)
+    monkeypatch.setattr(Child, "_has_ended", lambda self: ended(self) and not (stop.at == "mux" and next(late, False)))
     engine.conditioner.cache.clear()
     with pytest.raises(JobCancelled) as caught:
         engine.generate(replace(spec, scratch=tmp_path / "scratch"), stop.on_progress, stop)
@@ -63,7 +68,7 @@ def test_a_medium_that_takes_its_time_doesn_t_hold_up_a_stop(engine, make_spec, 
 
     def slow(*_, **__):
         reading.set()
-        go_on.wait(20)
+        go_on.wait(120)
         return iter(())
 
     monkeypatch.setattr(media_encoder, name, slow)
@@ -76,7 +81,7 @@ def test_a_medium_that_takes_its_time_doesn_t_hold_up_a_stop(engine, make_spec, 
     with pytest.raises(JobCancelled):
         engine.generate(spec, lambda _: None, reading.is_set)
     go_on.set()
-    assert time.monotonic() - began < 5 * SOON
+    assert time.monotonic() - began < 4 * SOON
 
 
 def test_a_tail_that_is_slow_to_write_doesn_t_either(tmp_path, monkeypatch) -> None:
@@ -86,7 +91,7 @@ def test_a_tail_that_is_slow_to_write_doesn_t_either(tmp_path, monkeypatch) -> N
 
         def put(self, frames) -> None:
             self.written += len(frames)
-            time.sleep(0.05)
+            time.sleep(0.5)
 
         def finish(self) -> None: ...
 
@@ -99,11 +104,11 @@ def test_a_tail_that_is_slow_to_write_doesn_t_either(tmp_path, monkeypatch) -> N
 
     sound = np.zeros((2, 100_000), np.float32)
     began = time.monotonic()
-    # 56 frames would take 2.8 s.
+    # 56 frames would take 28 s.
     asked, shape = TailRequest(tmp_path / "tail.mkv", 56), ClipShape(64, 64, 56)
     with pytest.raises(JobCancelled), Tail(asked, tmp_path, shape, sound, poll) as tail:
         tail.put(np.zeros((56, 64, 64, 3), np.uint8))
-    assert time.monotonic() - began < 2 * SOON and not list(tmp_path.iterdir())
+    assert time.monotonic() - began < SOON and not list(tmp_path.iterdir())
 
 
 def test_what_is_read_aside_comes_in_order_with_its_errors() -> None:
@@ -133,4 +138,4 @@ def test_a_reader_that_nobody_waits_for_ends() -> None:
     found = read_each(endless, lambda: None)
     next(found)
     found.close()
-    assert closed.wait(10)
+    assert closed.wait(60)
