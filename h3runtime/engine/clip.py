@@ -1,6 +1,6 @@
 """Latents -> a clip on disk: sound first, then frames chunk by chunk into the encoder while decoding goes on.
 
-    audio latents -> waveform -> check -> loudness, trim --------------------.
+    audio latents -> waveform -> check -> loudness, trim --------------------.      (on CUDA beside the first chunk)
     video latents -> chunk -> bytes on the host -> check -> ClipWriter ------+-> MP4
                                                        `--> Tail: the last frames and their sound, without loss
 
@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents, TailRequest
+from h3runtime.engine.beside import Beside
 from h3runtime.engine.device import tile_room
 from h3runtime.engine.host_frames import HostChunk, to_host
 from h3runtime.engine.load import Vaes
@@ -73,8 +74,11 @@ def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, r
     figures = measure_latents(latents)
     found = {"latents": check_latents(figures, synthetic=target.synthetic)}
     refuse(found, "sampling")
+    beside = Beside(vaes.audio.latents_mean.device)
     with run.stage("audio_decode"):
-        waveform = decode_sound(latents, vaes)
+        chunks = beside.begun(_chunks(latents, vaes, target.blend, run))
+        with beside.stream():
+            waveform = decode_sound(latents, vaes)
         found["audio"] = check_audio(waveform, synthetic=target.synthetic)
         refuse(found, "audio_decode")
         delivered = sound.prepare(waveform, shape.frames, target.encode.loudness)
@@ -83,7 +87,7 @@ def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, r
     with _writer(target, shape, delivered, tool, run) as writer, tail:
         with run.stage("video_decode", plan(latents.video.shape[2]).chunks):
             watch = VideoChecks(vaes.video.tiling.split(shape.width), vaes.video.tiling.split(shape.height))
-            for chunk in decode_frames(latents, vaes, target.blend, run):
+            for chunk in to_host(chunks):
                 watch.feed(chunk.pixels, finite=chunk.finite)
                 writer.put(chunk.pixels)
                 tail.put(chunk.pixels)
@@ -113,15 +117,25 @@ def decode_sound(latents: Latents, vaes: Vaes) -> NDArray[np.float32]:
 
 def decode_frames(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> Iterator[HostChunk]:
     """The clip's frames on the host, in order, chunk by chunk."""
+    return to_host(_chunks(latents, vaes, blend, run))
+
+
+def _chunks(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> Iterator[torch.Tensor]:
+    """The same on the device. Nothing is done before the first one is asked for."""
+
+    def on_chunk(done: int, chunks: int) -> None:
+        # A chunk that is begun ahead is no step of the sound's.
+        if run.stage_name != "audio_decode":
+            run.step(done, chunks)
+
     device = vaes.audio.latents_mean.device
-    chunks = vaes.video.decode_chunks(
+    yield from vaes.video.decode_chunks(
         latents.video.to(device),
         blend=blend,
         should_stop=run.should_stop,
-        on_chunk=run.step,
+        on_chunk=on_chunk,
         room=tile_room(device),
     )
-    return to_host(chunks)
 
 
 def _writer(target: ClipTarget, shape: ClipShape, waveform: NDArray[np.float32], tool: FFmpeg, run: Run) -> ClipWriter:

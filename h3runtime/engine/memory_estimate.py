@@ -5,7 +5,7 @@
     process        what else the engine holds before any request: nearly nothing on a device, the process on the CPU
     conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
     sampling       the widest place of a block for all rows, and the modulation of a window of steps
-    decode         the larger of the sound and the pictures, which come one after another too
+    decode         the sound and the pictures together; the larger of them on a CPU, which decodes one after another
     total          weights, adapters, process and the largest stage
 
 Within 15 % of measured peaks: on the CPU of the process's resident size, over several requests
@@ -37,6 +37,7 @@ from h3runtime.engine.memory_formulas import (
     heap_bytes,
     host_frames_bytes,
     nothing,
+    read_ahead_bytes,
     sampling_bytes,
     text_bytes,
     video_decode_bytes,
@@ -167,7 +168,9 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
     on_host, target, tile = models.computing.on_host, demand.target, models.tiling.size
     room = 0 if on_host else ROOM
     shots = (
-        video_encode_bytes(models.video_encoder, models.video_encode_dtype, tile, shot, room) for shot in demand.shots
+        video_encode_bytes(models.video_encoder, models.video_encode_dtype, tile, shot, room)
+        + read_ahead_bytes(shot, on_host=on_host)
+        for shot in demand.shots
     )
     text = models.text_encoder
     conditioning = Conditioning(
@@ -180,10 +183,10 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
         ),
     )
     frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target, room)
-    decode = max(
-        heap_bytes(audio_decode_bytes(models.audio_decoder, demand.audio_latents, on_host=on_host), on_host=on_host),
-        heap_bytes(frames, on_host=on_host) + host_frames_bytes(target, on_host=on_host),
-    )
+    heard = heap_bytes(audio_decode_bytes(models.audio_decoder, demand.audio_latents, on_host=on_host), on_host=on_host)
+    seen = heap_bytes(frames, on_host=on_host) + host_frames_bytes(target, on_host=on_host)
+    # On a device the sound is decoded beside the first pictures.
+    decode = max(heard, seen) if on_host else heard + seen
     sampling = sampling_bytes(models.transformer, models.computing, demand.steps)
     process = models.process + (SETTLING if on_host else 0)
     sampled = heap_bytes(sampling, on_host=on_host)

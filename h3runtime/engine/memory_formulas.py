@@ -238,6 +238,12 @@ def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: i
     return max(values * join, at_once * one + beside + values * PIECE_FRAMES * size)
 
 
+def read_ahead_bytes(shot: Shot, *, on_host: bool) -> int:
+    """Frames of a clip that are read while those before them are encoded, and one in its own size."""
+    ahead = min(CHUNK_FRAMES + 1, shot.frames)
+    return 3 * ahead * shot.width * shot.height if on_host and shot.frames > 1 else 0
+
+
 def host_frames_bytes(target: Shot, *, on_host: bool) -> int:
     """Chunks of pictures on their way to the encoder, which a device's memory has nothing of."""
     return WAITING_CHUNKS * 3 * min(CHUNK_FRAMES, target.frames) * target.width * target.height if on_host else 0

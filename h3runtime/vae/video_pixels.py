@@ -15,7 +15,8 @@ PIXEL_STD = (0.229, 0.224, 0.225)
 
 
 def _per_channel(values: tuple[float, ...], like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    return torch.tensor(values, dtype=dtype, device=like.device).view(1, -1, 1, 1, 1)
+    # Filled on the device: a copy from the host would wait for all that is enqueued there.
+    return torch.stack([torch.full((1, 1, 1), value, dtype=dtype, device=like.device) for value in values]).unsqueeze(0)
 
 
 def normalise(pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

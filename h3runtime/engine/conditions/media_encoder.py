@@ -4,7 +4,8 @@ Reads a file through `media`, fits it, encodes it with the VAE it belongs to and
 is read. Counts pieces as it goes: a picture, a sound and 17 frames of a clip are one each (`clip_steps`). Knows nothing
 of what a medium is used for; guides, references and sources ask it.
 
-A clip is never held: 17 frames are, and every 12th fitted one if the text encoder sees it. Raises BadMedia for a file
+A clip is never held: the 17 frames that are encoded are, the next 17, which are read meanwhile, and every 12th fitted
+one if the text encoder sees it. Raises BadMedia for a file
 that is not what was admitted any more.
 """
 
@@ -109,7 +110,8 @@ class MediaEncoder:
 
     def _clip(self, clip: ClipInput, width: int, height: int, fit: Fit, shown: bool) -> Encoded:
         samples = np.empty((-(-clip.frames // SAMPLE_EVERY), height, width, 3), np.uint8) if shown else None
-        with closing(read_each(lambda: clip_frames(clip, width, height, fit), self.run.check_stop)) as frames:
+        reading = read_each(lambda: clip_frames(clip, width, height, fit), self.run.check_stop, CHUNK_FRAMES)
+        with closing(reading) as frames:
             latent = self.vaes.video.encode_stream(
                 frames if samples is None else _sampled(frames, samples),
                 clip.frames,

@@ -2,7 +2,8 @@
 
 A clip whose wanted part lies an hour behind its beginning, a long sound or a huge picture are one call into FFmpeg or
 Pillow each. Here the caller looks up ten times a second meanwhile; told to stop it leaves, and the reader ends at its
-next item, its file closed. One item is read ahead. Fed by `media_encoder`.
+next item, its file closed. One item is read ahead, or as many as whoever takes them works on at once: a clip is
+decoded while its frames before are encoded. Fed by `media_encoder`.
 """
 
 from __future__ import annotations
@@ -26,9 +27,11 @@ def read(make: Callable[[], Item], poll: Callable[[], None]) -> Item:
     return made
 
 
-def read_each(make: Callable[[], Iterable[Item]], poll: Callable[[], None]) -> Generator[Item, None, None]:
-    """Every item of what `make` returns, in order, and whatever it raises."""
-    reader = _Reader(make)
+def read_each(
+    make: Callable[[], Iterable[Item]], poll: Callable[[], None], ahead: int = 1
+) -> Generator[Item, None, None]:
+    """Every item of what `make` returns, in order, and whatever it raises. ahead: how many wait at most."""
+    reader = _Reader(make, ahead)
     thread = Worker(reader.work)
     thread.start()
     try:
@@ -48,9 +51,9 @@ class _Item(Generic[Item]):
 class _Reader(Generic[Item]):
     """abandoned: nobody waits any more."""
 
-    def __init__(self, make: Callable[[], Iterable[Item]]) -> None:
+    def __init__(self, make: Callable[[], Iterable[Item]], ahead: int) -> None:
         self._make = make
-        self._queue: queue.Queue[_Item[Item] | BaseException | None] = queue.Queue(1)
+        self._queue: queue.Queue[_Item[Item] | BaseException | None] = queue.Queue(ahead)
         self.abandoned = threading.Event()
 
     def work(self) -> None:
