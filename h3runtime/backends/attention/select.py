@@ -97,13 +97,14 @@ class Attentions:
         if name == AUTO:
             return self._best(why_not)
         by_name = {backend.name: backend for backend in self.backends}
-        legal = ", ".join([AUTO, *by_name])
         if name not in by_name:
+            legal = ", ".join([AUTO, *by_name])
             raise InvalidRequest(
                 f"{FAMILY}: there is no backend {name!r}", [Offence(FAMILY, f"no backend {name!r}", legal)]
             )
         if (reason := why_not(by_name[name])) is not None:
-            raise BackendUnavailable(f"{FAMILY}: {name} can't run here: {reason}", [Offence(FAMILY, reason, legal)])
+            able = ", ".join([AUTO, *(b.name for b in self.backends if self.why_unavailable(b) is None)])
+            raise BackendUnavailable(f"{FAMILY}: {name} can't run here: {reason}", [Offence(FAMILY, reason, able)])
         return self._counted(by_name[name]), "asked for by name"
 
     def _best(self, why_not: Callable[[Candidate], str | None]) -> tuple[AttentionBackend, str]:

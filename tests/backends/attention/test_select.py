@@ -87,6 +87,7 @@ def test_each_reason_says_what_is_missing(facts: DeviceFacts, name: str, why: st
     with pytest.raises(BackendUnavailable, match=f"attention: {name} can't run here") as caught:
         attentions(facts).choose(name)
     assert why in caught.value.message and caught.value.offences[0].field == "attention"
+    assert caught.value.offences[0].legal == ", ".join(["auto", *listed(facts).available])
 
 
 @pytest.mark.parametrize(
