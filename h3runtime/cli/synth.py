@@ -48,6 +48,9 @@ def add_parser(commands: Any) -> None:
     )
     parser.add_argument("--unpruned", action="store_true", help="Full AdaLN with its timestep network.")
     parser.add_argument("--full-size", action="store_true", help="The published sizes: 34 to 124 GB, to 190 with both.")
+    parser.add_argument(
+        "--loras", action="store_true", help="Also DIR/loras: an adapter in each public layout, of a tiny set alone."
+    )
     parser.add_argument("--seed", default="0", help="0..2^64-1. Default: 0.")
     parser.add_argument("--dry-run", action="store_true", help="Write the headers alone; tell the sizes.")
     parser.add_argument("--overwrite", action="store_true", help="Replace files of these names in DIR.")
@@ -61,7 +64,9 @@ def run(arguments: argparse.Namespace) -> int:
         with stopping.loading():
             from h3runtime.checkpoint.synthetic.synthesis import Order
         partitions = PARTITIONS[arguments.partition]
-        order = Order(arguments.format, not arguments.unpruned, arguments.full_size, seed, partitions)
+        pruned, loras = not arguments.unpruned, arguments.loras
+        order = Order(arguments.format, pruned, arguments.full_size, seed, partitions, loras)
+        order.require_sound()
         facts = _make(arguments, order)
     print_result(facts, quiet=arguments.quiet)
     return 0

@@ -2,9 +2,10 @@
 
     DIR/minimax_h3_{fl2va,ref2va}_[pruned_]<format>.safetensors     DIR/tokenizer/     DIR/h3.env     DIR/SYNTHETIC
     DIR/qwen3vl_32b_minimax_h3_<format>.safetensors         DIR/minimax_h3_{video_vae_fp16,audio_vae_fp32}.safetensors
-                                                            DIR/SHA256SUMS
+                                                            DIR/SHA256SUMS     DIR/loras/<layout>.safetensors
 
-One transformer or both, as ordered; each has the same bytes either way. A set appears whole or not at all (`staging`).
+One transformer or both, as ordered; each has the same bytes either way. `loras`, where they are ordered, has an adapter
+in each public layout. A set appears whole or not at all (`staging`).
 Tiny files are made by `made_files` and say in their metadata that they are synthetic; files of the published sizes are
 streamed by `full_size`, have the published header and are listed in `SYNTHETIC`. The tokenizer is `byte_tokenizer`'s,
 since the published one isn't ours to write.
@@ -24,6 +25,7 @@ from h3runtime.checkpoint import synthetic_mark
 from h3runtime.checkpoint.expected import SUMS_NAME, write_sums
 from h3runtime.checkpoint.partition import FL2VA
 from h3runtime.checkpoint.synthetic import layouts
+from h3runtime.checkpoint.synthetic.adapters import LAYOUTS, adapter
 from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.synthetic.full_size import write_streamed
 from h3runtime.checkpoint.synthetic.made_files import MadeFile, SetSizes, set_files
@@ -38,6 +40,7 @@ from h3runtime.settings import PARTITION_PATHS, variable
 OnBytes = Callable[[int, int], None]
 """Called with bytes done and bytes in all."""
 ENV_NAME = "h3.env"
+LORAS = "loras"
 SHARED = ("H3_TEXT_ENCODER_PATH", "H3_VIDEO_VAE_PATH", "H3_AUDIO_VAE_PATH")
 """Variables of what both transformers share."""
 UNQUOTABLE = "'\"\\$`"
@@ -79,13 +82,21 @@ Features aren't as wide as the transformer: ComfyUI takes such for refined alrea
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What to make. partitions: the transformers, in the order in which the engine loads them."""
+    """What to make. partitions: the transformers, in the order in which the engine loads them. loras: adapters too, of
+    a tiny set alone."""
 
     format: SetFormat
     pruned: bool = True
     full_size: bool = False
     seed: int = 0
     partitions: tuple[str, ...] = (FL2VA,)
+    loras: bool = False
+
+    def require_sound(self) -> None:
+        """InvalidRequest for what can't be had together."""
+        if self.loras and self.full_size:
+            told = "adapters are made for tiny sets alone"
+            raise invalid([Offence("loras", told, "no --full-size, or no --loras")])
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,8 +130,9 @@ def write_headers(folder: Path, order: Order, *, overwrite: bool) -> tuple[Writt
 def write_set(folder: Path, order: Order, *, overwrite: bool, on_bytes: OnBytes, threads: int) -> tuple[Written, ...]:
     """The whole set. OutputExists, DiskFull and InvalidRequest say what is in the way before anything is written."""
     files = plan(order)
-    variables = environment(folder, files, order.partitions)
-    names = _headers(files) | {TOKENIZER: None, ENV_NAME: None}
+    order.require_sound()
+    variables = environment(folder, files, order.partitions, loras=order.loras)
+    names = _headers(files) | {TOKENIZER: None, ENV_NAME: None} | ({LORAS: None} if order.loras else {})
     with staged(folder, names, overwrite=overwrite) as stage:
         _require_space(folder, files)
         sums = _write_files(stage, files, order, on_bytes, threads)
@@ -131,7 +143,16 @@ def write_set(folder: Path, order: Order, *, overwrite: bool, on_bytes: OnBytes,
         for name, content in tokenizer_files().items():
             write_whole(stage / TOKENIZER / name, content)
         write_whole(stage / ENV_NAME, variables.encode())
+        if order.loras:
+            _write_loras(stage / LORAS, order)
     return tuple(Written(folder / f.name, f.size(), len(f.layout()), sums[f.name]) for f in files)
+
+
+def _write_loras(folder: Path, order: Order) -> None:
+    """The full width of AdaLN is the set's own where it is unpruned."""
+    folder.mkdir()
+    for layout in LAYOUTS:
+        adapter(layout, TINY.transformer, seed=order.seed).write(folder / f"{layout}.safetensors")
 
 
 def carry_sums(folder: Path, stage: Path, sums: Mapping[str, str]) -> None:
@@ -169,7 +190,9 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
-def environment(folder: Path, files: Sequence[Named], partitions: Sequence[str] = (FL2VA,)) -> str:
+def environment(
+    folder: Path, files: Sequence[Named], partitions: Sequence[str] = (FL2VA,), *, loras: bool = False
+) -> str:
     """`h3.env`: lines that a shell and `--config` read alike. InvalidRequest for a folder whose name they wouldn't.
 
     Paths are quoted only where a shell needs it, for those who split lines at `=` themselves.
@@ -183,6 +206,8 @@ def environment(folder: Path, files: Sequence[Named], partitions: Sequence[str] 
     names = (*(variable(PARTITION_PATHS[partition]) for partition in partitions), *SHARED)
     paths = dict(zip(names, (f"{whole}/{file.name}" for file in files), strict=True))
     paths["H3_TOKENIZER_PATH"] = f"{whole}/{TOKENIZER}"
+    if loras:
+        paths["H3_LORA_DIR"] = f"{whole}/{LORAS}"
     return "".join(f"{name}={shlex.quote(path)}\n" for name, path in paths.items())
 
 

@@ -11,6 +11,7 @@ import pytest
 from h3runtime.checkpoint.families import detect_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.synthetic import full_size, layouts, synthesis
+from h3runtime.checkpoint.synthetic.adapters import LAYOUTS
 from h3runtime.checkpoint.synthetic.published import FORMATS
 from h3runtime.checkpoint.synthetic.synthesis import Order, Written, environment, plan, write_headers, write_set
 from h3runtime.checkpoint.synthetic.tiny import AUDIO_VAE, VIDEO_VAE
@@ -199,3 +200,12 @@ def test_headers_give_way_to_the_set(tmp_path: Path) -> None:
         assert (file.bytes, file.tensors) == (before.bytes, before.tensors) and file.path.stat().st_size == file.bytes
     with pytest.raises(OutputExists):
         write_headers(tmp_path, order, overwrite=False)
+
+
+def test_adapters_come_with_a_tiny_set_where_they_are_ordered(tmp_path: Path) -> None:
+    make(tmp_path / "set", Order("bf16", loras=True))
+    settings = resolve({}, tmp_path / "set" / "h3.env")
+    assert settings.lora_dir == tmp_path / "set" / "loras"
+    assert {path.stem for path in settings.lora_dir.iterdir()} == set(LAYOUTS)
+    with pytest.raises(InvalidRequest, match="tiny sets alone"):
+        make(tmp_path / "full", Order("bf16", full_size=True, loras=True))
