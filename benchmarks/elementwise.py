@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks.machine import this_machine, this_runtime
-from h3runtime.backends.fused.base import NormWeight, Producers, Rotary
+from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.backends.fused.select import producer_families
 from h3runtime.cli.report import print_error, say
@@ -39,7 +39,7 @@ from h3runtime.denoiser.timeline import RowMap
 from h3runtime.engine import determinism
 from h3runtime.engine.device import choose_device
 from h3runtime.errors import H3Error
-from h3runtime.quant.fp8 import quantize_rows
+from h3runtime.quant.row_codes import RowCodes
 
 CANONICAL_ROWS: Final = 37_810
 """`t2va-1344x768-124f` (performance.md)."""
@@ -164,9 +164,9 @@ class Operation:
     exact: bool
 
 
-def _norm_modulate(family: Producers, given: Inputs) -> torch.Tensor:
+def _norm_modulate(family: Producers, given: Inputs, *, codes: bool = False) -> torch.Tensor:
     shift, scale = given.table.chunk(VECTORS, -1)[:2]
-    return family.norm_modulate(given.x, given.weight, shift, scale, given.rows)
+    return _bits(family.norm_modulate(given.x, given.weight, shift, scale, given.rows, codes=codes))
 
 
 def _norm_rotate(family: Producers, given: Inputs) -> torch.Tensor:
@@ -175,36 +175,16 @@ def _norm_rotate(family: Producers, given: Inputs) -> torch.Tensor:
     return given.qkv
 
 
-def _swiglu(family: Producers, given: Inputs) -> torch.Tensor:
-    return family.swiglu(given.wide)
+def _swiglu(family: Producers, given: Inputs, *, codes: bool = False) -> torch.Tensor:
+    return _bits(family.swiglu(given.wide, codes=codes))
+
+
+def _bits(made: Activation) -> torch.Tensor:
+    return made.codes if isinstance(made, RowCodes) else made
 
 
 def _add_gated(family: Producers, given: Inputs) -> torch.Tensor:
     return family.add_gated_(given.x, given.update, given.table.chunk(VECTORS, -1)[2], given.rows)
-
-
-def _norm_modulate_fp8(family: Producers, given: Inputs) -> torch.Tensor:
-    if family.name != "triton":
-        return quantize_rows(_norm_modulate(family, given))[0]
-    from h3_kernels import producers
-
-    shift, scale = given.table.chunk(VECTORS, -1)[:2]
-    by = producers.Modulation(shift, scale, _index(given))
-    return producers.norm_modulate_fp8(given.x, given.weight.weight, EPS, by).codes
-
-
-def _swiglu_fp8(family: Producers, given: Inputs) -> torch.Tensor:
-    if family.name != "triton":
-        return quantize_rows(_swiglu(family, given))[0]
-    from h3_kernels import producers
-
-    return producers.swiglu_fp8(given.wide).codes
-
-
-def _index(given: Inputs) -> torch.Tensor:
-    counts = torch.tensor([stop - start for start, stop, _ in given.rows.segments], device=given.x.device)
-    rows = torch.tensor([row for _, _, row in given.rows.segments], device=given.x.device)
-    return torch.repeat_interleave(rows, counts, output_size=given.x.shape[0])
 
 
 OPERATIONS: Final = (
@@ -212,8 +192,10 @@ OPERATIONS: Final = (
     Operation("norm + RoPE of q, k", "qkv", _norm_rotate, lambda s: 8 * s.rows * s.heads * s.head_dim, False),
     Operation("SwiGLU", "wide", _swiglu, lambda s: 6 * s.rows * s.ffn, True),
     Operation("gated residual", "x", _add_gated, lambda s: 6 * s.rows * s.width, True),
-    Operation("norm + modulation, FP8", None, _norm_modulate_fp8, lambda s: 3 * s.rows * s.width, False),
-    Operation("SwiGLU, FP8", "wide", _swiglu_fp8, lambda s: 5 * s.rows * s.ffn, True),
+    Operation(
+        "norm + modulation, FP8", None, partial(_norm_modulate, codes=True), lambda s: 3 * s.rows * s.width, False
+    ),
+    Operation("SwiGLU, FP8", "wide", partial(_swiglu, codes=True), lambda s: 5 * s.rows * s.ffn, True),
 )
 
 

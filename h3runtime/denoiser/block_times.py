@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from h3runtime.backends.attention.base import AttentionBackend
-from h3runtime.backends.fused.base import NormWeight, Producers, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.blocks import AttentionCall, Block
 
@@ -90,7 +90,7 @@ class TimedProducers:
     """Producers as the block sees them."""
 
     def __init__(self, own: Producers, watch: Stopwatch) -> None:
-        self.name, self.grade = own.name, own.grade
+        self.name, self.grade, self.gives_codes = own.name, own.grade, own.gives_codes
         self.own, self.watch = own, watch
 
     def why_unavailable(self, device: torch.device) -> str | None:
@@ -104,18 +104,25 @@ class TimedProducers:
             return self.own.norm(x, norm)
 
     def norm_modulate(
-        self, x: torch.Tensor, norm: NormWeight, shift: torch.Tensor, scale: torch.Tensor, rows: TableRows
-    ) -> torch.Tensor:
+        self,
+        x: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
         with self.watch.part("modulation_gating"):
-            return self.own.norm_modulate(x, norm, shift, scale, rows)
+            return self.own.norm_modulate(x, norm, shift, scale, rows, codes=codes)
 
     def norm_rotate_(self, qkv: torch.Tensor, q_norm: NormWeight, k_norm: NormWeight, rotary: Rotary | None) -> None:
         with self.watch.part("rope_rms"):
             self.own.norm_rotate_(qkv, q_norm, k_norm, rotary)
 
-    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
         with self.watch.part("activation"):
-            return self.own.swiglu(x)
+            return self.own.swiglu(x, codes=codes)
 
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
         with self.watch.part("modulation_gating"):

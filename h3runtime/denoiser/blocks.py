@@ -23,8 +23,9 @@ import torch
 from torch import nn
 
 from h3runtime.backends.attention.base import AttentionBackend
-from h3runtime.backends.fused.base import NormWeight, Producers, Rotary
+from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
+from h3runtime.backends.linear.fp8 import reads_codes
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.config import BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.modulation import AdaLn
@@ -82,7 +83,7 @@ class Attention(nn.Module):
             # Held for files that carry it, so that loading stays strict; dense attention doesn't read it.
             self.to_gate_compress = nn.Linear(config.hidden, config.inner, bias=False)
 
-    def forward(self, x: torch.Tensor, call: AttentionCall) -> torch.Tensor:
+    def forward(self, x: Activation, call: AttentionCall) -> torch.Tensor:
         """[S, hidden] -> [S, hidden]."""
         qkv = self.qkv_proj(x).unflatten(-1, (3, self.heads, self.head_dim))
         call.producers.norm_rotate_(qkv, self.q_norm.held, self.k_norm.held, call.rotary)
@@ -111,16 +112,17 @@ class Mlp(nn.Module):
         self.fc1 = nn.Linear(config.hidden, 2 * config.ffn, bias=False)
         self.fc2 = nn.Linear(config.ffn, config.hidden, bias=False)
 
-    def forward(self, x: torch.Tensor, producers: Producers = DEFINITION) -> torch.Tensor:
+    def forward(self, x: Activation, producers: Producers = DEFINITION) -> torch.Tensor:
         """[S, hidden] -> [S, hidden]; the activation overwrites fc1's output, and in chunks the result overwrites x."""
-        if self.chunks == 1:
+        if self.chunks == 1 or not isinstance(x, torch.Tensor):
             return self._rows(x, producers)
         for piece in torch.split(x, chunk_rows(x.shape[0], self.chunks)):
             piece.copy_(self._rows(piece, producers))
         return x
 
-    def _rows(self, x: torch.Tensor, producers: Producers) -> torch.Tensor:
-        projected: torch.Tensor = self.fc2(producers.swiglu(self.fc1(x)))
+    def _rows(self, x: Activation, producers: Producers) -> torch.Tensor:
+        codes = producers.gives_codes and reads_codes(self.fc2)
+        projected: torch.Tensor = self.fc2(producers.swiglu(self.fc1(x), codes=codes))
         return projected
 
 
@@ -139,7 +141,9 @@ class Block(nn.Module):
         """h [S, hidden], updated in place and returned; table [M*3, 6*hidden] in h's dtype, read by `rows`."""
         shift1, scale1, gate1, shift2, scale2, gate2 = table.chunk(BLOCK_VECTORS, dim=-1)
         made = call.producers
-        x = made.norm_modulate(h, self.norm1.held, shift1, scale1, rows)
+        codes = made.gives_codes and reads_codes(self.attn.qkv_proj)
+        x = made.norm_modulate(h, self.norm1.held, shift1, scale1, rows, codes=codes)
         made.add_gated_(h, self.attn(x, call), gate1, rows)
-        x = made.norm_modulate(h, self.norm2.held, shift2, scale2, rows)
+        codes = made.gives_codes and self.mlp.chunks == 1 and reads_codes(self.mlp.fc1)
+        x = made.norm_modulate(h, self.norm2.held, shift2, scale2, rows, codes=codes)
         return made.add_gated_(h, self.mlp(x, made), gate2, rows)

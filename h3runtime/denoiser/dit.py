@@ -266,11 +266,13 @@ class Dit(nn.Module):
         """The last block's output -> both velocities, rounded to the compute dtype, sign turned, masked."""
         sound, picture = prepared.layout.segments[-2:]
         layout, final = prepared.layout, self.final_layer
-        y = final(h[picture.start : picture.stop], tables.final, time.rows.final(picture.start, picture.stop))
+        y = final(
+            h[picture.start : picture.stop], tables.final, time.rows.final(picture.start, picture.stop), self.producers
+        )
         rows = final.video_out(y, heads[0]).to(self.dtype)
         velocity = -unpatchify(rows, layout.latent_frames, layout.height, layout.width)
         velocity = velocity[..., : video.shape[-2], : video.shape[-1]]
-        y = final(h[sound.start : sound.stop], tables.final, time.rows.final(sound.start, sound.stop))
+        y = final(h[sound.start : sound.stop], tables.final, time.rows.final(sound.start, sound.stop), self.producers)
         audio_velocity = -audio_latent(final.audio_out(y, heads[1]).to(self.dtype))
         if masks is not None:
             velocity = velocity if masks.video is None else velocity * masks.video

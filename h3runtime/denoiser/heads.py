@@ -20,7 +20,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from h3runtime.backends.fused.definition import modulate_
+from h3runtime.backends.fused.base import Producers
+from h3runtime.backends.fused.definition import DEFINITION, modulate_
 from h3runtime.denoiser.blocks import RmsNorm
 from h3runtime.denoiser.config import FINAL_VECTORS, DitConfig
 from h3runtime.denoiser.modulation import AdaLn
@@ -95,8 +96,10 @@ class FinalLayer(nn.Module):
         self.video_out = OutputHead(config.hidden, config.video_row, config.head_bank)
         self.audio_out = OutputHead(config.hidden, config.audio_channels, config.head_bank)
 
-    def forward(self, h: torch.Tensor, table: torch.Tensor, rows: RowMap) -> torch.Tensor:
+    def forward(
+        self, h: torch.Tensor, table: torch.Tensor, rows: RowMap, producers: Producers = DEFINITION
+    ) -> torch.Tensor:
         """Target rows h [n, hidden], table [M, 2*hidden] read by `rows` -> what a head reads, fp32 [n, hidden]."""
         shift, scale = table.chunk(FINAL_VECTORS, dim=-1)
-        normed = self.norm(h).to(torch.promote_types(h.dtype, table.dtype))
+        normed = producers.norm(h, self.norm.held).to(torch.promote_types(h.dtype, table.dtype))
         return modulate_(normed, shift, scale, rows).float()

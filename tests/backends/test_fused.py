@@ -1,6 +1,8 @@
 """The producers between a block's matrix products: the definition, its faster twin on the CPU, and the choice."""
 
 import sys
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -8,11 +10,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from h3runtime.backends.fused.base import NormWeight
+from h3runtime.backends.fused.base import Activation, NormWeight
 from h3runtime.backends.fused.cpu import CPU_ROWS, CpuProducers
 from h3runtime.backends.fused.definition import QK_ROWS, TorchProducers
 from h3runtime.backends.fused.select import choose_producers, producers_choice
 from h3runtime.backends.fused.triton import HELD, TritonProducers
+from h3runtime.backends.linear.adapted import AdaptedLinear
+from h3runtime.backends.linear.base import BackendLinear, install
+from h3runtime.backends.linear.fp8 import Fp8Linear, reads_codes
+from h3runtime.denoiser.dit import Dit
 from h3runtime.denoiser.timeline import RowMap
 from h3runtime.errors import BackendUnavailable, InvalidRequest
 from tests.denoiser import tiny
@@ -115,6 +121,60 @@ def test_a_forward_has_the_same_bits_with_both(threads: int) -> None:
         outputs.append(model(tiny.prepare(model, packed, (0.9, 0.0)), *tiny.latents(packed), 0.9))
     torch.set_num_threads(before)
     assert all(same_bits(a, b) for a, b in zip(*outputs, strict=True))
+
+
+class Coding(TorchProducers):
+    """The definition, handing codes on where it can."""
+
+    gives_codes = True
+
+    def __init__(self) -> None:
+        self.handed: list[str] = []
+
+    def norm_modulate(self, *arguments: Any, codes: bool = False) -> Activation:
+        self.handed += ["modulated"] * codes
+        return super().norm_modulate(*arguments, codes=codes)
+
+    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+        self.handed += ["activated"] * codes
+        return super().swiglu(x, codes=codes)
+
+
+def forward(model: Dit, family: TorchProducers) -> torch.Tensor:
+    packed, model.producers = tiny.layout(), family
+    made = model(tiny.prepare(model, packed, (0.9, 0.0)), *tiny.latents(packed), 0.9)
+    return torch.cat([part.flatten() for part in made])
+
+
+def fp8_model(chunks: int = 1) -> Dit:
+    model = tiny.dit(replace(tiny.CONFIG, ffn=48))
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BackendLinear) and name.startswith("blocks.") and "adaln" not in name:
+            install(model, name, Fp8Linear(), module.resident, CPU)
+    for block in model.blocks:
+        block.mlp.chunks = chunks
+    return model
+
+
+@pytest.mark.parametrize("chunks", [1, 2])
+def test_a_linear_that_is_handed_codes_gives_what_it_gives_of_its_own(chunks: int) -> None:
+    model, coding = fp8_model(chunks), Coding()
+    assert same_bits(forward(model, coding), forward(model, TORCH))
+    # fc1 of a chunked MLP takes rows, of which there are codes only as a whole.
+    assert set(coding.handed) == {"modulated", "activated"}
+    assert coding.handed.count("modulated") == (4 if chunks == 1 else 2)
+
+
+def test_codes_are_handed_to_nobody_who_also_reads_what_they_stand_for() -> None:
+    plain, coding = tiny.dit(), Coding()
+    forward(plain, coding)
+    assert coding.handed == []
+    linear = fp8_model().blocks[0].mlp.fc2
+    assert reads_codes(linear)
+    scaled = replace(linear.resident, pre_quant_scale=torch.ones(48))
+    assert not reads_codes(BackendLinear(linear.backend, scaled))
+    assert not reads_codes(AdaptedLinear(linear, []))
+    assert not reads_codes(torch.nn.Linear(2, 2))
 
 
 # The choice.

@@ -8,6 +8,7 @@ import torch
 
 from benchmarks import elementwise
 from benchmarks.elementwise import OPERATIONS, Shape, made, main
+from h3runtime.backends.fused.base import Activation
 from h3runtime.backends.fused.definition import DEFINITION
 
 TINY = ("--rows", "40", "--width", "48", "--heads", "2", "--head-dim", "16", "--ffn", "24", "--turning", "6")
@@ -48,8 +49,8 @@ def test_a_family_that_computes_something_else_is_no_figure(monkeypatch: pytest.
     class Wrong(type(DEFINITION)):
         name = "wrong"
 
-        def swiglu(self, x: torch.Tensor) -> torch.Tensor:
-            return super().swiglu(x) + 1
+        def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+            return super().swiglu(x + 1, codes=codes)
 
     monkeypatch.setattr(elementwise, "producer_families", lambda: (Wrong(), DEFINITION))
     with pytest.raises(AssertionError, match="SwiGLU of wrong"):

@@ -9,7 +9,7 @@ import torch
 from h3_kernels import producers
 
 from h3runtime.backends.fused.base import NormWeight
-from h3runtime.backends.fused.definition import TorchProducers
+from h3runtime.backends.fused.definition import TorchProducers, in_codes
 from h3runtime.backends.fused.triton import TritonProducers
 from h3runtime.denoiser.timeline import RowMap
 
@@ -102,12 +102,17 @@ def check_norm_modulate(given: Inputs) -> float:
 
 
 def check_fp8(given: Inputs) -> None:
-    """Fused FP8 rows are those of the unfused kernels, and codes and scales are the definition's bit for bit."""
+    """Fused FP8 rows are those of the unfused kernels and of the linear's own rule, bit for bit."""
+    fused, rows = TritonProducers(), given.maps[0]
     shift, scale, _ = given.table.chunk(3, -1)
     by = producers.Modulation(shift, scale, given.maps[1].index)
     plain = producers.norm_modulate(given.x, given.weight.weight, EPS, by)
     assert_same_rows(producers.norm_modulate_fp8(given.x, given.weight.weight, EPS, by), producers.quantize_rows(plain))
     assert_same_rows(producers.quantize_rows(plain), fp8_rows(plain))
+    handed = fused.norm_modulate(given.x, given.weight, shift, scale, rows, codes=True)
+    own = in_codes(fused.norm_modulate(given.x, given.weight, shift, scale, rows))
+    assert torch.equal(handed.scale, own.scale)
+    assert torch.equal(handed.codes.view(torch.uint8), own.codes.view(torch.uint8))
     product = producers.swiglu_(given.x.clone())
     assert_same_rows(producers.swiglu_fp8(given.x), producers.quantize_rows(product))
 

@@ -19,6 +19,11 @@ from typing import Protocol
 
 import torch
 
+from h3runtime.quant.row_codes import RowCodes
+
+Activation = torch.Tensor | RowCodes
+"""What a linear reads."""
+
 
 class TableRows(Protocol):
     """Which row of a modulation table each packed row reads; the DiT's `RowMap`.
@@ -64,10 +69,15 @@ class NormWeight:
 
 
 class Producers(Protocol):
-    """x, h [S, hidden]; tables [N, hidden], views of wider ones welcome; all of one dtype, bf16 or fp32."""
+    """x, h [S, hidden]; tables [N, hidden], views of wider ones welcome; all of one dtype, bf16 or fp32.
+
+    gives_codes: whether a result in FP8 costs less here than the linear's own rounding of it would; a block asks for
+    `codes` only then, and only for a linear that reads them. Codes or not, the numbers are the same.
+    """
 
     name: str
     grade: str
+    gives_codes: bool
 
     def why_unavailable(self, device: torch.device) -> str | None:
         """Why these can't run on `device`, or None if they can."""
@@ -82,8 +92,15 @@ class Producers(Protocol):
         ...
 
     def norm_modulate(
-        self, x: torch.Tensor, norm: NormWeight, shift: torch.Tensor, scale: torch.Tensor, rows: TableRows
-    ) -> torch.Tensor:
+        self,
+        x: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
         """[S, hidden] -> the same; shift, scale [N, hidden] read by `rows`."""
         ...
 
@@ -91,7 +108,7 @@ class Producers(Protocol):
         """qkv [S, 3, H, D], a view of the projection's output: q and k in place, v untouched. None: no rotation."""
         ...
 
-    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
         """[S, 2*ffn], gate then value -> [S, ffn], a view of x maybe; x is spent."""
         ...
 

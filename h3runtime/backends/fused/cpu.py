@@ -12,8 +12,8 @@ from typing import Final
 
 import torch
 
-from h3runtime.backends.fused.base import NormWeight, Rotary, TableRows
-from h3runtime.backends.fused.definition import TorchProducers, modulate_
+from h3runtime.backends.fused.base import NormWeight, Rotary
+from h3runtime.backends.fused.definition import TorchProducers
 
 CPU_ROWS: Final = 1024
 """Rows of q and k at once: 1 MB of fp32 for two heads of 128, half of a core's second cache."""
@@ -31,11 +31,6 @@ class CpuProducers(TorchProducers):
 
     def norm(self, x: torch.Tensor, norm: NormWeight) -> torch.Tensor:
         return _normed(x, norm.weight.to(x.dtype).float(), norm.eps)
-
-    def norm_modulate(
-        self, x: torch.Tensor, norm: NormWeight, shift: torch.Tensor, scale: torch.Tensor, rows: TableRows
-    ) -> torch.Tensor:
-        return modulate_(self.norm(x, norm), shift, scale, rows)
 
     def norm_rotate_(self, qkv: torch.Tensor, q_norm: NormWeight, k_norm: NormWeight, rotary: Rotary | None) -> None:
         assert q_norm.eps == k_norm.eps, "q and k are normed at once"

@@ -11,7 +11,9 @@ from typing import Final
 import torch
 from torch.nn import functional as F
 
-from h3runtime.backends.fused.base import NormWeight, Producers, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
+from h3runtime.quant.fp8 import quantize_rows
+from h3runtime.quant.row_codes import RowCodes
 
 QK_ROWS: Final = 4096
 """Rows normed and rotated at once: bounds the copies at 59 MB each for 56 heads of 128 in bf16."""
@@ -20,6 +22,7 @@ QK_ROWS: Final = 4096
 class TorchProducers:
     name = "torch"
     grade = "reference"
+    gives_codes = False
 
     def why_unavailable(self, device: torch.device) -> str | None:  # noqa: ARG002  # part of the interface
         return None
@@ -31,9 +34,17 @@ class TorchProducers:
         return F.rms_norm(x, norm.weight.shape, norm.weight.to(x.dtype), norm.eps)
 
     def norm_modulate(
-        self, x: torch.Tensor, norm: NormWeight, shift: torch.Tensor, scale: torch.Tensor, rows: TableRows
-    ) -> torch.Tensor:
-        return modulate_(self.norm(x, norm), shift, scale, rows)
+        self,
+        x: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
+        made = modulate_(self.norm(x, norm), shift, scale, rows)
+        return in_codes(made) if codes else made
 
     def norm_rotate_(self, qkv: torch.Tensor, q_norm: NormWeight, k_norm: NormWeight, rotary: Rotary | None) -> None:
         for start in range(0, qkv.shape[0], QK_ROWS):
@@ -49,9 +60,10 @@ class TorchProducers:
             rotate_(normed, rotary.cos, rotary.sin)
         x.copy_(normed)
 
-    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
         gate, value = x.chunk(2, dim=-1)
-        return F.silu(gate, inplace=True).mul_(value)
+        made = F.silu(gate, inplace=True).mul_(value)
+        return in_codes(made) if codes else made
 
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
         return add_gated_(x, update, gate, rows)
@@ -59,6 +71,11 @@ class TorchProducers:
 
 DEFINITION: Final[Producers] = TorchProducers()
 """Holds nothing; what a block uses unless it is told otherwise."""
+
+
+def in_codes(x: torch.Tensor) -> RowCodes:
+    """x [S, K] -> FP8 by the linear's own rule."""
+    return RowCodes(*quantize_rows(x), x.dtype)
 
 
 def pick(table: torch.Tensor, row: int | torch.Tensor) -> torch.Tensor:

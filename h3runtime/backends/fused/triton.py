@@ -14,7 +14,8 @@ from typing import Final
 
 import torch
 
-from h3runtime.backends.fused.base import NormWeight, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, NormWeight, Rotary, TableRows
+from h3runtime.quant.row_codes import RowCodes
 
 HELD: Final = 16
 """Row indices kept, 151 kB each at S = 37,810: the steps of a run have one or two."""
@@ -25,6 +26,7 @@ CAPABILITY: Final = (8, 0)
 class TritonProducers:
     name = "triton"
     grade = "experimental"
+    gives_codes = True
 
     def __init__(self) -> None:
         self._indices: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
@@ -48,12 +50,22 @@ class TritonProducers:
         return producers.norm(x, norm.weight.to(x.dtype), norm.eps)
 
     def norm_modulate(
-        self, x: torch.Tensor, norm: NormWeight, shift: torch.Tensor, scale: torch.Tensor, rows: TableRows
-    ) -> torch.Tensor:
+        self,
+        x: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
         from h3_kernels import producers
 
-        by = producers.Modulation(shift, scale, self._index(rows, x))
-        return producers.norm_modulate(x, norm.weight.to(x.dtype), norm.eps, by)
+        by, weight = producers.Modulation(shift, scale, self._index(rows, x)), norm.weight.to(x.dtype)
+        if not codes:
+            return producers.norm_modulate(x, weight, norm.eps, by)
+        made = producers.norm_modulate_fp8(x, weight, norm.eps, by)
+        return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
     def norm_rotate_(self, qkv: torch.Tensor, q_norm: NormWeight, k_norm: NormWeight, rotary: Rotary | None) -> None:
         from h3_kernels import producers
@@ -63,10 +75,13 @@ class TritonProducers:
         weights = q_norm.weight.to(qkv.dtype), k_norm.weight.to(qkv.dtype)
         producers.norm_rotate_(qkv, *weights, q_norm.eps, cos, sin)
 
-    def swiglu(self, x: torch.Tensor) -> torch.Tensor:
+    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
         from h3_kernels import producers
 
-        return producers.swiglu_(x)
+        if not codes:
+            return producers.swiglu_(x)
+        made = producers.swiglu_fp8(x)
+        return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
         from h3_kernels import producers

@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
-from h3runtime.backends.linear.base import STORED, CallBytes
+from h3runtime.backends.linear.base import STORED, BackendLinear, CallBytes
 from h3runtime.backends.linear.dequant import DequantLinear, dense, moved, scaled
 from h3runtime.backends.linear.facts import LinearFacts, linear_facts
 from h3runtime.quant import fp8
+from h3runtime.quant.row_codes import RowCodes
 from h3runtime.quant.slices import SLICE_ELEMENTS, row_slices
 from h3runtime.quant.stored import Fp8Weight, StoredWeight
 
@@ -93,7 +95,11 @@ class Fp8Linear(DequantLinear):
         there = moved(stored, device)
         return there if self.form(there) is STORED else encoded(there)
 
-    def apply(self, x: torch.Tensor, resident: Any) -> torch.Tensor:
+    def apply(self, x: torch.Tensor | RowCodes, resident: Any) -> torch.Tensor:
+        """As `base` says; or, where `reads_codes` says so, x that a producer has rounded by the same rule."""
+        if isinstance(x, RowCodes):
+            y = multiplied(x.codes, resident.codes, x.scale, resident.scale, x.dtype)
+            return y if resident.bias is None else y.add_(resident.bias.to(y.dtype))
         if not self._multiplies(resident):
             return super().apply(x, resident)
         rows = scaled(x, resident).reshape(-1, x.shape[-1])
@@ -104,6 +110,16 @@ class Fp8Linear(DequantLinear):
     def _multiplies(self, resident: Any) -> bool:
         """Whether it is there as codes that this backend may multiply."""
         return isinstance(resident, Fp8Rows) or (isinstance(resident, Fp8Weight) and self.why_unfit(resident) is None)
+
+
+def reads_codes(linear: nn.Module) -> bool:
+    """Whether `linear` takes `RowCodes`: it would round its input by rows itself, and nothing else reads that input."""
+    return (
+        type(linear) is BackendLinear
+        and isinstance(linear.backend, Fp8Linear)
+        and isinstance(linear.resident, Fp8Rows)
+        and linear.resident.pre_quant_scale is None
+    )
 
 
 def encoded(stored: StoredWeight) -> Fp8Rows:

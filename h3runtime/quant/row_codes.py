@@ -1,0 +1,19 @@
+"""An activation in FP8, as a product with a scale a row reads it; what a fused producer hands to a linear.
+
+Made by `backends.fused`, by the rule of `fp8.quantize_rows` and bit for bit with it; read by `backends.linear.fp8`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class RowCodes:
+    """codes E4M3 [M, K], scale fp32 [M, 1]: code * scale stands for a value of `dtype`, which the product will have."""
+
+    codes: torch.Tensor
+    scale: torch.Tensor
+    dtype: torch.dtype
