@@ -28,6 +28,8 @@ from torch.nn import functional as F
 
 from h3runtime.backends.linear.base import BackendLinear
 
+BELOW = ".base"
+"""What an adapted layer's own linear is called behind the layer's name, for as long as it is adapted."""
 Move = tuple[int, int, int]
 """(a, b, c): rows a..b of what an adapter holds belong to the layer's rows from c on."""
 

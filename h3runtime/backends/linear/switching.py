@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from h3runtime.backends.linear.adapted import BELOW
 from h3runtime.backends.linear.base import STORED, BackendLinear, LinearBackend
 from h3runtime.core import BackendChoice
 from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
@@ -84,8 +85,9 @@ def _reads(candidate: LinearBackend[Any], layer: BackendLinear) -> bool:
 
 
 def switched(model: nn.Module) -> list[tuple[str, BackendLinear]]:
-    """The layers that follow the choice, by dotted names; those below an adapter too."""
-    return [(n, part) for n, part in model.named_modules() if isinstance(part, BackendLinear) and part.switched]
+    """The layers that follow the choice, by the names that the model has for them; those below an adapter too."""
+    found = [(n, part) for n, part in model.named_modules() if isinstance(part, BackendLinear) and part.switched]
+    return [(n.removesuffix(BELOW), part) for n, part in found]
 
 
 def use(model: nn.Module, backend: LinearBackend[Any]) -> None:

@@ -8,10 +8,14 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from h3runtime.backends.linear.adapted import adapted
+from h3runtime.backends.linear.adapted import AdaptedLinear, adapted, is_adapted
+from h3runtime.backends.linear.base import BackendLinear
+from h3runtime.backends.linear.fp8 import Fp8Linear, encoded, reads_codes
+from h3runtime.backends.linear.switching import switched
 from h3runtime.checkpoint.synthetic.adapters import LAYOUTS, adapter
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.denoiser.dit import Dit
+from h3runtime.quant.stored import PlainWeight
 from tests.checkpoint.lora.models import FULL, PRUNED, bias_of, changes, model, stored_as, target, weight_of
 from tests.checkpoint.tiny_transformer import SIZES
 
@@ -167,6 +171,25 @@ def test_a_block_diagonal_b_is_taken_apart(files: Mapping[str, Path]) -> None:
     assert [pair.moves for pair in change.pairs] == [((0, 64, 0),), ((0, 64, 64),), ((0, 64, 128),)]
     ((_, dense),) = changes(files["pruned"], target())[layer]
     assert [pair.up.shape for pair in dense.pairs] == [(192, 4)]
+
+
+def test_what_follows_the_choice_of_backend_keeps_its_names(files: Mapping[str, Path]) -> None:
+    """An estimate may be asked for while a run has adapters."""
+    network = model()
+    for part in network.modules():
+        if isinstance(part, BackendLinear):
+            part.switched = True
+    before = switched(network)
+    with adapted(network, changes(files["comfyui_turbo"], target())):
+        assert is_adapted(network.get_submodule("blocks.0.attn.qkv_proj"))
+        assert switched(network) == before and len(before) > 12
+    assert not any(map(is_adapted, network.modules()))
+
+
+def test_nothing_is_fused_into_an_adapted_layer() -> None:
+    """Its branches read the input that a fused producer would have rounded already."""
+    base = BackendLinear(Fp8Linear(), encoded(PlainWeight(torch.ones(16, 32))))
+    assert reads_codes(base) and not reads_codes(AdaptedLinear(base, []))
 
 
 def test_replacements_are_exact_at_strength_one_and_stack_by_their_distance(files: Mapping[str, Path]) -> None:
