@@ -12,7 +12,8 @@ writes JSON. Does not judge; what can't run is listed with its reason, and nothi
                FP8 for the others where the device multiplies FP8
     error      relative L2 on up to 1,024 rows against FP32, from the same x and the numbers that W's storage stands for
     weight     what encoding W anew for the backend cost it, relative L2; nothing where it is read as stored
-    ratio      the peer's median over this one's, with `--peer diffusers`: `nn.Linear` in BF16, as its pipelines call it
+    ratio      the peer's median over this one's, with `--peer diffusers`: `nn.Linear` in BF16, as its pipelines call
+               it, on the numbers that W's storage stands for
 """
 
 from __future__ import annotations
@@ -158,7 +159,7 @@ def _measured(
         error = getattr(resident, "error", None)
         costs[backend.name] = None if error is None else float(error)
     if asked.peer is not None:
-        plain = weight.bfloat16()
+        plain = dense(stored, torch.bfloat16)
         calls[asked.peer] = lambda: F.linear(x, plain)
     del weight
     errors, failed = judged(calls, x, dense(stored, torch.float32))

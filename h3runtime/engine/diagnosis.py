@@ -11,6 +11,8 @@
                        (`conditions.told_inputs`)
     attention          {dispatches, fallbacks}: calls by the backend that ran them, and calls that one gave to another,
                        with the reason (`counting.Tally.since`); of the blocks alone
+    linear             {backend, layers, left_to_dequant, weight_errors}: of the layers that follow the choice, why some
+                       were left to the definition, and what encoding anew cost a layer's weight, relative L2
     memory             peak bytes by stage, as far as they were measured
     memory_estimate    bytes that closed formulas give for this run (`memory_estimate`)
     loras              the request's adapters, if any: what the answer tells of them, and the SHA-256 of their files
