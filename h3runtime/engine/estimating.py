@@ -19,6 +19,7 @@ from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, Genera
 from h3runtime.engine.adapters import AdapterShelf
 from h3runtime.engine.capacity import capacity_bytes, held_bytes
 from h3runtime.engine.demand import Demand, Rows, as_shown, demand_of, rows_by_kind
+from h3runtime.engine.linear_memory import resident_bytes
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_estimate import MemoryEstimate, ModelSizes, estimate, sizes_of
 from h3runtime.engine.memory_formulas import Workspace, nothing
@@ -59,6 +60,7 @@ class Estimator:
         attention: str = "",
     ) -> None:
         self._models, self._tokenizer, self._device = models, tokenizer, device
+        self._weights = resident_bytes(models.modules())
         self._adapters = adapters
         self._attentions, self._attention = attentions, attention
         self._sounds = SoundLengths()
@@ -99,7 +101,8 @@ class Estimator:
     def _sizes(self, spec: GenerateSpec) -> ModelSizes:
         shelf = self._adapters
         adapters = 0 if shelf is None else shelf.bytes_with(spec.loras, spec.task.runs_on)
-        return sizes_of(self._models, spec.task, self._held, adapters, spec.linear, self._workspace(spec))
+        workspace = self._workspace(spec)
+        return sizes_of(self._models, spec.task, self._held, self._weights, adapters, spec.linear, workspace)
 
     def _workspace(self, spec: GenerateSpec) -> Workspace:
         names = set(spec.attention_plan) or {spec.attention or self._attention}

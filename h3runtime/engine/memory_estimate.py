@@ -27,7 +27,7 @@ from h3runtime.core import Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine.demand import Demand
-from h3runtime.engine.linear_memory import linear_calls, resident_bytes
+from h3runtime.engine.linear_memory import linear_calls
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_formulas import (
     Computing,
@@ -77,12 +77,17 @@ class ModelSizes:
 
 
 def sizes_of(
-    models: Models, task: Task, held: int, adapters: int = 0, linear: str | None = None, attention: Workspace = nothing
+    models: Models,
+    task: Task,
+    held: int,
+    weights: int,
+    adapters: int = 0,
+    linear: str | None = None,
+    attention: Workspace = nothing,
 ) -> ModelSizes:
     """Of what is loaded; the transformer that `task` runs on. held: bytes of the engine before any request, adapters
-    left out. adapters: bytes of those that are resident while the request runs. linear: the backend that it names.
-    attention: what its backends take."""
-    weights = resident_bytes(models.modules())
+    left out. weights: bytes of all that was loaded, as it is resident. adapters: bytes of those that are resident
+    while the request runs. linear: the backend that it names. attention: what its backends take."""
     transformer, video, audio = models.transformer_of(task), models.vaes.video, models.vaes.audio.config
     return ModelSizes(
         weights=weights,
