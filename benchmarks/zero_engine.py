@@ -18,6 +18,7 @@ from torch import nn
 
 from h3runtime.backends.linear.base import install
 from h3runtime.backends.linear.dequant import DequantLinear, install_plain
+from h3runtime.checkpoint.rules import TRANSFORMER
 from h3runtime.checkpoint.synthetic import layouts
 from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
 from h3runtime.checkpoint.synthetic.made_files import SetSizes
@@ -52,7 +53,8 @@ QUANTISED = ("blocks", "model.layers")
 
 def zero_engine(device: str, layout: Layout, data_dir: Path, *, tiny: bool = False) -> ResidentEngine:
     """Ready to generate; both partitions are one and the same transformer. Nothing has been run yet."""
-    engine = ResidentEngine(resolve({"device": device, "data_dir": data_dir}), profile_memory=True)
+    settings = resolve({"device": device, "data_dir": data_dir, "linear": "dequant"})
+    engine = ResidentEngine(settings, profile_memory=True)
     sizes = TINY if tiny else FULL
     maker = _Maker(engine.device, layout)
     dit = maker.made("transformer", lambda: _dit(sizes), COMPUTE_DTYPE)
@@ -99,7 +101,8 @@ class _Maker:
                 linear = module.get_submodule(name)
                 assert isinstance(linear, nn.Linear)
                 stored = self._zeros(linear.out_features, linear.in_features)
-                install(module, name, DequantLinear(), stored, self.device)
+                switched = TRANSFORMER.switches(name)
+                install(module, name, DequantLinear(), stored, self.device, switched=switched)
 
     def _zeros(self, rows: int, columns: int) -> Nvfp4Weight:
         codes = torch.zeros(round_up(rows, 16), round_up(columns, 16) // 2, dtype=torch.uint8, device=self.device)
