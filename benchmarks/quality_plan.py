@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import product
 
-from benchmarks.emulated_w4a4 import EmulatedW4A4
+from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 
 W4A4 = "nvfp4_w4a4"
 """The NVFP4 set with emulated 4-bit activations."""
@@ -64,13 +64,13 @@ class Size:
 
 
 EXACT = Way()
-_USUAL = (EXACT.linear, EXACT.attention, EmulatedW4A4.name)
+_USUAL = (EXACT.linear, EXACT.attention, Nvfp4EmulatedLinear.name)
 
 
 def ways_of(formats: Iterable[str], linears: Iterable[str], attentions: Iterable[str]) -> tuple[Way, ...]:
     """All combinations, each once and the exact one first. The emulated format has a linear backend of its own."""
     found = [
-        Way(form, EmulatedW4A4.name if form == W4A4 else linear, attention)
+        Way(form, Nvfp4EmulatedLinear.name if form == W4A4 else linear, attention)
         for form, linear, attention in product(formats, linears, attentions)
     ]
     return tuple(dict.fromkeys([EXACT, *found]))

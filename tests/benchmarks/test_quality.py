@@ -13,11 +13,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch.nn import functional as F
 
 from benchmarks import quality, quality_engines
-from benchmarks.emulated_w4a4 import EmulatedW4A4
-from benchmarks.kept_weights import KeptDequant
 from benchmarks.quality_engines import Engines, Made
 from benchmarks.quality_measures import distance
 from benchmarks.quality_parts import part_arguments
@@ -25,7 +22,7 @@ from benchmarks.quality_plan import EXACT, FORMATS, W4A4, Schedule, Size, Way, s
 from benchmarks.quality_prompts import SPLITS, TASKS, draw_prompt, ends_of, request_of
 from benchmarks.quality_records import Record, Records
 from benchmarks.quality_report import markdown, rows_of
-from h3runtime.backends.linear.dequant import DequantLinear
+from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.checkpoint.synthetic.tiny import tiny_set
 from h3runtime.core import Latents
 from h3runtime.engine.latents_file import latents_path, read_latents
@@ -34,8 +31,6 @@ from h3runtime.nano.pictures import render
 from h3runtime.nano.sounds import sound
 from h3runtime.nano.world import is_held_out
 from h3runtime.packing.geometry import audio_latents
-from h3runtime.quant import fp8, int8, nvfp4
-from h3runtime.quant.stored import PlainWeight
 from h3runtime.settings import default_cache_dir
 
 TINY = Size(64, 64, 5)
@@ -72,42 +67,13 @@ def quality_settings() -> Any:
 def test_ways_are_all_combinations_and_the_exact_one_first() -> None:
     found = ways_of(FORMATS, ["dequant"], ["sdpa"])
     assert found[0] == EXACT and len(found) == len(FORMATS) == len(set(found))
-    assert Way(W4A4, EmulatedW4A4.name) in found
+    assert Way(W4A4, Nvfp4EmulatedLinear.name) in found
     assert ways_of(["nvfp4"], ["dequant"], ["sdpa"]) == (EXACT, Way("nvfp4"))
     assert (schedule_of("50"), schedule_of("8:euler:linear")) == (Schedule(50), Schedule(8, "euler", "linear"))
     assert size_of("192x128x22") == Size(192, 128, 22)
     for wrong in ("192x128", "axbxc", ""):
         with pytest.raises(ValueError, match="WIDTH"):
             size_of(wrong)
-
-
-def test_activations_are_rounded_where_the_weight_is_nvfp4_and_nowhere_else() -> None:
-    made = torch.Generator().manual_seed(0)
-    weight, x = torch.randn(32, 48, generator=made), torch.randn(2, 5, 48, generator=made)
-    stored, backend = nvfp4.quantize(weight), EmulatedW4A4()
-    dense = nvfp4.dequantize_fp32(stored)
-    scale = torch.rand(48, generator=made) + 0.5
-    assert torch.equal(backend.apply(x, stored), F.linear(nvfp4.rounded(x), dense))
-    assert not torch.equal(backend.apply(x, stored), F.linear(x, dense))
-    scaled = replace(stored, pre_quant_scale=scale)
-    assert torch.equal(backend.apply(x, scaled), F.linear(nvfp4.rounded(x * scale), dense))
-    fixed = torch.tensor(0.01)
-    assert torch.equal(backend.apply(x, replace(stored, input_scale=fixed)), F.linear(nvfp4.rounded(x, fixed), dense))
-    for exact in (replace(stored, full_precision=True), PlainWeight(weight)):
-        assert torch.equal(backend.apply(x, exact), DequantLinear().apply(x, exact))
-
-
-@given(st.sampled_from(FORMATS[1:]), st.booleans(), st.sampled_from([torch.float32, torch.bfloat16]))
-def test_weights_that_are_kept_are_the_reference_s(kind: str, scaled: bool, dtype: torch.dtype) -> None:
-    made = torch.Generator().manual_seed(0)
-    weight, bias = torch.randn(32, 256, generator=made), torch.randn(32, generator=made)
-    quantize = {"int8_convrot": lambda w: int8.quantize(w, convrot=256), "fp8_scaled": fp8.quantize}
-    stored = replace(quantize.get(kind, nvfp4.quantize)(weight), bias=bias)
-    if scaled:
-        stored = replace(stored, pre_quant_scale=torch.rand(256, generator=made))
-    kept = KeptDequant()
-    for x in torch.randn(2, 3, 256, generator=made).to(dtype):
-        assert torch.equal(kept.apply(x, stored), DequantLinear().apply(x, stored))
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +103,7 @@ def test_it_is_the_engine_s_own_path(tiny: Engines, tmp_path: Path) -> None:
     assert made.frames.shape == (5, 64, 64, 3) and made.samples.shape == (2, 800 * audio_latents(5))
     again = tiny.make(EXACT, schedule, spec, given)
     assert distance(made, again) == {"ssim": 1, "psnr": None, "log_mel_db": 0, "video_l2": 0, "audio_l2": 0}
-    emulated = tiny.make(Way(W4A4, EmulatedW4A4.name), schedule, spec, given)
+    emulated = tiny.make(Way(W4A4, Nvfp4EmulatedLinear.name), schedule, spec, given)
     assert 0 < distance(made, emulated)["video_l2"] < 1
 
 
