@@ -260,7 +260,7 @@ def _agreed(share: float, trainer: Trainer) -> float:
     """The same share on every device, asked of the first one now and then, so that all leave the loop together."""
     if trainer.world == 1:
         return share
-    if trainer.steps % 10:
+    if trainer.steps % 10 and trainer.steps > 10:
         return min(share, 0.999)
     told = torch.tensor([share], device=trainer.device)
     dist.broadcast(told, 0)

@@ -277,7 +277,7 @@ def _rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tens
     """x [B, S, H, D]; cos, sin [S, n] or [B, S, n]: pairs (j, j + n), the rest passes (dit-contract §3.1)."""
     half = cos.shape[-1]
     cos, sin = cos.unsqueeze(-2).to(x.dtype), sin.unsqueeze(-2).to(x.dtype)
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
+    first, second, rest = torch.split(x, [half, half, x.shape[-1] - 2 * half], -1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
 
 

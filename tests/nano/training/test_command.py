@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import socket
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -53,20 +51,24 @@ def test_nothing_to_go_on_from_is_said(tmp_path: Path) -> None:
 
 
 def test_two_processes_train_one_model(tmp_path: Path) -> None:
-    """As a command: what is started anew has to find its functions again, and gradients meet."""
-    held = tmp_path / "held"
+    """What is started anew finds its functions again, and gradients meet."""
+    held, out = tmp_path / "held", tmp_path / "out"
     held.mkdir()
     save_file(untrained_video_vae().state_dict(), held / VIDEO_VAE)
     save_file(untrained_audio_vae().state_dict(), held / AUDIO_VAE)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = f"--resume {held} --video-seconds 0 --audio-seconds 0 --joint-seconds 0.2 --rows 100 --workers 0"
-    run = [sys.executable, "-m", "h3runtime.nano.training", str(tmp_path / "out"), *arguments.split()]
-    run += ["--devices", "2", "--sizes", "64x32x5x2", "--samples", "1", "--upscaler-seconds", "0", "--port", str(port)]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=300, cwd=Path(__file__).parents[3])
-    assert done.returncode == 0, done.stderr
-    assert (tmp_path / "out" / TRANSFORMER).exists() and "1 clips judged: " in done.stdout
+    given = f"--resume {held} --video-seconds 0 --audio-seconds 0 --joint-seconds 0.2 --rows 100 --workers 0"
+    given += f" --devices 2 --sizes 64x32x5x2 --samples 1 --upscaler-seconds 0 --port {port}"
+    assert command.main([str(out), *given.split()]) == 0
+    assert (out / TRANSFORMER).exists() and "1 clips judged: " in (out / "log.txt").read_text()
+
+
+def test_what_runs_by_name_is_defined_elsewhere() -> None:
+    """A process that is started anew looks for functions in modules, and `__main__` is another one there."""
+    assert command._work.__module__ == "h3runtime.nano.training.command"
+    assert "def " not in Path(command.__file__).with_name("__main__.py").read_text()
 
 
 def test_the_joint_training_gets_what_the_others_leave(monkeypatch: pytest.MonkeyPatch) -> None:
