@@ -138,7 +138,8 @@ class Server:
 
     def _read(self, lines: IO[str]) -> None:
         """Keep the first line of each event; nobody may be held up by a full pipe."""
-        for line in lines:
-            with suppress(ValueError):
-                told = json.loads(line)
-                self._events.setdefault(str(told.get("event")), told)
+        with lines:
+            for line in lines:
+                with suppress(ValueError):
+                    told = json.loads(line)
+                    self._events.setdefault(str(told.get("event")), told)

@@ -1,0 +1,63 @@
+"""The video VAE on an accelerator: batches beside single tiles, the sound's own stream, nothing that waits on the way."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from benchmarks.vae import SIZES, decodes, error_of, made_vae
+from h3runtime.engine.beside import Beside
+from h3runtime.engine.device import tile_room
+from h3runtime.engine.resident import ResidentEngine
+from h3runtime.vae.tile_batch import ROOM
+from h3runtime.vae.video_pixels import denormalise, to_bytes
+from tests.gpu.conftest import Note
+
+pytestmark = pytest.mark.gpu
+
+LEAST_DB = 50.0
+"""performance.md: a batched decode against the unbatched one."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_a_batched_decode_is_the_same_picture(cuda: torch.device, note: Note, dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    vae = made_vae(SIZES["small"], dtype, cuda)
+    ways, judge, _ = decodes(vae, None, torch.randn(1, 24, 7, 48, 64, device=cuda))
+    with torch.no_grad():
+        found = judge(ways["batched"](), ways["unbatched"]())
+    note(f"{dtype}, small, 1024x768: {found:.1f} dB")
+    assert tile_room(cuda) == ROOM
+    assert found > LEAST_DB
+
+
+def test_a_batched_encode_gives_the_same_latents(cuda: torch.device) -> None:
+    vae = made_vae(SIZES["small"], torch.float16, cuda)
+    pixels = torch.randint(0, 256, (22, 320, 480, 3), dtype=torch.uint8, device=cuda)
+    assert error_of(vae.encode_clip(pixels, room=ROOM), vae.encode_clip(pixels)) < 5e-3
+
+
+def test_a_chunk_is_enqueued_without_waiting_for_the_device(cuda: torch.device) -> None:
+    """Else the sound could not be enqueued beside it."""
+    vae = made_vae(SIZES["small"], torch.float16, cuda)
+    z = vae.denormalised(torch.randn(1, 24, 7, 32, 32, device=cuda))
+    wanted = to_bytes(denormalise(vae.decode_piece(z, "blended", None, ROOM)))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        found = to_bytes(denormalise(vae.decode_piece(z, "blended", None, ROOM)))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert torch.equal(found, wanted)
+
+
+def test_sound_on_its_own_stream_is_the_same_sound(cuda: torch.device, engine: ResidentEngine) -> None:
+    vaes = engine.models.vaes
+    sound = torch.randn(1, vaes.audio.config.latent_channels, 2, 65, device=cuda)
+    video = torch.randn(1, 24, 12, 12, 20, device=cuda)
+    alone = vaes.audio.decode(sound).cpu()
+    beside = Beside(cuda)
+    chunks = beside.begun(vaes.video.decode_chunks(video, room=ROOM))
+    with beside.stream():
+        heard = vaes.audio.decode(sound).cpu()
+    assert torch.equal(heard, alone)
+    assert sum(len(chunk) for chunk in chunks) == 39
