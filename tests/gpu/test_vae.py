@@ -1,4 +1,4 @@
-"""The video VAE on an accelerator: batches beside single tiles, the sound's own stream, nothing that waits on the way."""
+"""The video VAE on an accelerator: batches beside single tiles, the sound on a stream of its own, and no waiting."""
 
 from __future__ import annotations
 
