@@ -22,8 +22,8 @@ from h3runtime.quant.slices import SLICE_ELEMENTS
 from h3runtime.quant.stored import Nvfp4Weight
 
 FORMAT = "nvfp4"
-ROUNDING_BYTES = 32
-"""Of each value of a slice of x that is rounded: in FP32, divided, as codes, looked up, scaled."""
+ROUNDING_BYTES = 20
+"""Of each value of a slice of x while it is rounded: in FP32, divided, as codes, looked up, scaled. 17 were measured."""
 
 
 class Nvfp4EmulatedLinear(DequantLinear):
@@ -44,7 +44,7 @@ class Nvfp4EmulatedLinear(DequantLinear):
         out_width, width = resident.shape
         operand = _operand_dtype(resident.codes.device).itemsize
         most = min(rows, _slice_rows(width, out_width))
-        moving = most * (width * (operand + ROUNDING_BYTES) + 2 * out_width * torch.float32.itemsize)
+        moving = most * (width * operand + max(width * ROUNDING_BYTES, out_width * torch.float32.itemsize))
         return CallBytes(width * out_width * operand + moving)
 
     def apply(self, x: torch.Tensor, resident: Any) -> torch.Tensor:
