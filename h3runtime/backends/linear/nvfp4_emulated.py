@@ -23,7 +23,7 @@ from h3runtime.quant.stored import Nvfp4Weight
 
 FORMAT = "nvfp4"
 ROUNDING_BYTES = 20
-"""Of each value of a slice of x while it is rounded: in FP32, divided, as codes, looked up, scaled. 17 were measured."""
+"""Of each value of a slice of x while it is rounded: in FP32, divided, as codes, looked up, scaled. 17 measured."""
 
 
 class Nvfp4EmulatedLinear(DequantLinear):
