@@ -21,6 +21,9 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
+LONG = {"faults", "e2e", "engine", "page"}
+"""Folders of tests that start servers, browsers and the real engine."""
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
@@ -43,6 +46,19 @@ def fresh_engines(monkeypatch: pytest.MonkeyPatch) -> None:
     from h3runtime.jobs import engine_process
 
     monkeypatch.setattr(engine_process, "multiprocessing", multiprocessing)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """xdist would order files by how many tests they have, which says nothing of how long they take, and would scatter
+    those that share a browser, a server or an engine."""
+    if hasattr(config.option, "loadscopereorder"):
+        config.option.loadscopereorder = False
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose tests take longest come first: processes get whole files, in this order, and a long one that is left
+    for the end has one of them work alone."""
+    items.sort(key=lambda item: not LONG & set(item.path.parts[-3:-1]))
 
 
 def pytest_make_parametrize_id(config: Any, val: Any) -> str | None:  # noqa: ARG001  # the hook's signature
