@@ -12,8 +12,10 @@ from tests.engine.conditioned import generate, image_reference, voice_reference
 
 @pytest.fixture
 def calls(engine, monkeypatch) -> list[str]:
-    """Encoders that ran."""
+    """Encoders that ran, of an engine that remembers nothing of other tests."""
     seen: list[str] = []
+    engine.media_cache.clear()
+    engine.conditioner.cache.clear()
 
     def count(where: object, name: str) -> None:
         real = getattr(where, name)
