@@ -8,7 +8,6 @@ Fed by `jobs`, `api` and `logs.configure`; asked by `logs` for every line.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -28,6 +27,17 @@ SHORTEST = 8
 
 PLAIN = re.compile(r"[ !#-&(-\[\]-~]+")
 """What no quoting changes: printable ASCII but for quotation marks and the backslash."""
+
+BACKSLASHES = re.compile(r"\\++")
+TOKEN = re.compile(
+    r"\\++(?:x(?P<two>[0-9a-fA-F]{2})|u(?P<four>[0-9a-fA-F]{4})|U(?P<eight>[0-9a-fA-F]{8})"
+    r"|(?P<short>[bfnrt])|(?P<quoted>.)|\Z)|(?P<plain>.)",
+    re.DOTALL,
+)
+"""One character however it is written, with all backslashes before it. Nothing in it is tried twice."""
+SHORT = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+"""What JSON and `repr` write with a letter."""
+LAST_CODE, LAST_UNIT = 0x10FFFF, 0xFFFF
 
 _declared: ContextVar[list[_Declared] | None] = ContextVar("h3runtime_private", default=None)
 
@@ -67,20 +77,25 @@ def blotted(text: str, secrets: Iterable[str] = ()) -> str:
 
 
 class _Declared:
-    """A private text. The expression that finds it is made for the first line that may hold it: that takes a quarter of
-    a millisecond for each character, with the interpreter locked, and hardly any line may."""
+    """A private text, found by what is left of it and of a line once all quoting is undone.
+
+    Undoing takes a fifth of a microsecond a character, so it is done for the first line that may hold the text: hardly
+    any line may. No expression is made of the text itself: one with optional backslashes at every character takes
+    for ever on a line of backslashes, and whoever sends a prompt chooses both.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._run = max(PLAIN.findall(text), key=len, default="")
-        self._pattern: re.Pattern[str] | None = None
+        self._bare: str | None = None
 
     def out_of(self, line: str) -> str:
         if not self._may_be_in(line):
             return line
-        if self._pattern is None:
-            self._pattern = _pattern(self._text)
-        return self._pattern.sub(BLOT, line)
+        if self._bare is None:
+            self._bare, _ = _bared(self._text)
+        spans = _runs(line, len(self._text)) if not self._bare else self._spans(line, self._bare)
+        return _without(line, spans)
 
     def _may_be_in(self, line: str) -> bool:
         """However it is quoted: nothing gets shorter, plain characters stay, those beyond ASCII need a backslash."""
@@ -88,23 +103,54 @@ class _Declared:
             return False
         return self._text.isascii() or not line.isascii() or "\\" in line
 
+    def _spans(self, line: str, bare: str) -> Iterator[tuple[int, int]]:
+        """(start, stop) of every place in `line`. What is shorter than the text isn't the text: it had more backslashes
+        than this, and no quoting takes any away."""
+        found, places = _bared(line)
+        at = found.find(bare)
+        while at >= 0:
+            start, stop = places[at][0], places[at + len(bare) - 1][1]
+            while self._text.endswith("\\") and line.startswith("\\", stop):
+                stop += 1
+            is_whole = stop - start >= len(self._text)
+            if is_whole:
+                yield start, stop
+            at = found.find(bare, at + (len(bare) if is_whole else 1))
 
-def _pattern(text: str) -> re.Pattern[str]:
-    """Finds it as it is and as `repr` or JSON quotes it, also one inside the other."""
-    return re.compile("".join(_quoted(character) for character in text))
+
+def _bared(text: str) -> tuple[str, list[tuple[int, int]]]:
+    """`text` as UTF-16 units, every escape undone and no backslash left, however many times it was quoted; and where in
+    `text` each unit stands. The backslashes before a character stand with it."""
+    units: list[str] = []
+    places: list[tuple[int, int]] = []
+    for token in TOKEN.finditer(text):
+        found = _units(token)
+        units += found
+        places += [token.span()] * len(found)
+    return "".join(units), places
 
 
-def _quoted(character: str) -> str:
-    if character.isascii() and character.isprintable() and character not in "\\\"'":
-        return re.escape(character)
-    code, short = ord(character), json.dumps(character)[1:-1].lstrip("\\")
-    units = character.encode("utf-16-be", "surrogatepass").hex()
-    escapes = [
-        re.escape(short),
-        f"x{code:02x}",
-        f"u{code:04x}",
-        f"U{code:08x}",
-        *([f"u{units[:4]}\\\\+u{units[4:]}"] if units[4:] else []),
-    ]
-    plain = re.escape(character) if character not in "\\\"'" else rf"\\*{re.escape(character)}"
-    return rf"(?:{plain}|\\+(?:{'|'.join(escape for escape in escapes if escape)}))"
+def _units(token: re.Match[str]) -> list[str]:
+    """None for backslashes at the end, and for a number that is no character's."""
+    kind = token.lastgroup
+    if kind is None:
+        return []
+    written = token[kind]
+    code = int(written, 16) if kind in ("two", "four", "eight") else ord(SHORT[written] if kind == "short" else written)
+    if code <= LAST_UNIT:
+        return [chr(code)]
+    high, low = divmod(code - LAST_UNIT - 1, 0x400)
+    return [chr(0xD800 + high), chr(0xDC00 + low)] if code <= LAST_CODE else []
+
+
+def _runs(line: str, length: int) -> Iterator[tuple[int, int]]:
+    """Of at least so many backslashes: all that there is of a text of nothing else."""
+    return (found.span() for found in BACKSLASHES.finditer(line) if len(found[0]) >= length)
+
+
+def _without(line: str, spans: Iterable[tuple[int, int]]) -> str:
+    pieces, kept = list[str](), 0
+    for start, stop in spans:
+        pieces += (line[kept:start], BLOT)
+        kept = stop
+    return "".join((*pieces, line[kept:]))
