@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from h3runtime.core import FPS, ClipInput, Progress, ReferenceInput, Task
+from h3runtime.core import CHUNK_FRAMES, FPS, ClipInput, Progress, ReferenceInput, Task
 from h3runtime.engine.conditions.gathering import conditions_of, steps_of
 from h3runtime.engine.conditions.media_cache import MediaCache
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
@@ -69,8 +69,11 @@ def test_memory_does_not_follow_the_length_of_a_reference(engine, make_spec, lon
 
     growth(SHORT)
     samples = (LONG - SHORT) // 12 * FRAME_BYTES
+    # The pieces that are encoded, read meanwhile, and on their way from one to the other. What the short clip took is
+    # in the process' hands already, so that it isn't in both figures.
+    ahead = 3 * CHUNK_FRAMES * FRAME_BYTES
     held = (LONG - SHORT) * FRAME_BYTES
-    assert growth(LONG) - growth(SHORT) < 2 * samples < held / 5
+    assert growth(LONG) - growth(SHORT) < samples + ahead < held / 3
 
 
 @pytest.mark.usefixtures("quick")

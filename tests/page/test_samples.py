@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -72,6 +73,17 @@ def sent_picture(path: Path) -> np.ndarray:
     return np.asarray(Image.open(path).convert("RGB")).astype(int)
 
 
+@contextmanager
+def occupied(server: Running) -> Iterator[None]:
+    """Jobs wait, and keep what they were sent, until the block ends."""
+    job = server.submit(prompt="x hold")
+    try:
+        yield
+    finally:
+        server.client.post(f"/jobs/{job}/cancel")
+        server.wait(job)
+
+
 def test_only_the_embedded_model_has_samples(site: Site) -> None:
     expect(samples(site)).to_be_hidden()
 
@@ -88,9 +100,10 @@ def test_a_sample_fills_the_form(nano: Site) -> None:
 def test_a_sample_brings_its_first_frame(nano: Site) -> None:
     samples(nano).get_by_role("button", name="From a first frame").click()
     expect(nano.page.locator(".ends")).to_contain_text("first-frame.png")
-    spec = nano.spec(nano.generate())
-    assert spec.task is Task.I2VA and spec.guides[0].picture is not None
-    drawn = sent_picture(spec.guides[0].picture.path)
+    with occupied(nano.server):
+        spec = nano.spec(nano.generate())
+        assert spec.task is Task.I2VA and spec.guides[0].picture is not None
+        drawn = sent_picture(spec.guides[0].picture.path)
     wanted = render([Scene((BALL,), "blue")], 192, 192, 39)[0, 0].numpy()
     assert abs(drawn - wanted).mean() < 1
     nano.ends("succeeded")
@@ -99,11 +112,13 @@ def test_a_sample_brings_its_first_frame(nano: Site) -> None:
 def test_a_sample_brings_its_reference(nano: Site) -> None:
     samples(nano).get_by_role("button", name="From a reference").click()
     expect(nano.page.get_by_role("list", name="References")).to_contain_text("red-ball.png")
-    spec = nano.spec(nano.generate())
-    assert spec.task is Task.REF2VA and spec.prompt.startswith("the object in <Picture 1>")
-    picture = spec.references[0].picture
-    assert picture is not None
-    assert abs(sent_picture(picture.path) - portrait("red", "ball", 192, 192).numpy()).mean() < 1
+    with occupied(nano.server):
+        spec = nano.spec(nano.generate())
+        assert spec.task is Task.REF2VA and spec.prompt.startswith("the object in <Picture 1>")
+        picture = spec.references[0].picture
+        assert picture is not None
+        drawn = sent_picture(picture.path)
+    assert abs(drawn - portrait("red", "ball", 192, 192).numpy()).mean() < 1
     nano.ends("succeeded")
 
 
