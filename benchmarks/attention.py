@@ -22,7 +22,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -32,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import numpy as np
 import torch
 
-from benchmarks.machine import this_machine, this_runtime
+from benchmarks.script import measured_here, names, positive
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.probe import reference
 from h3runtime.backends.attention.select import Attentions
@@ -273,14 +272,8 @@ def _report(
     peer: str | None,
     runs: int,
 ) -> dict[str, Any]:
-    on_device = device.type == "cuda"
-    size = torch.cuda.get_device_properties(device).total_memory if on_device else None
-    cuda = torch.version.cuda if on_device else None
-    machine = this_machine(device_name, size, torch.get_num_threads(), str(torch.__version__), cuda)
     return {
-        "recorded_at": datetime.now(UTC).isoformat(),
-        "runtime": this_runtime().model_dump(),
-        "machine": machine.model_dump(),
+        **measured_here(device_name, device),
         "shape": asdict(shape),
         "dtype": "bfloat16",
         "runs": runs,
@@ -293,28 +286,17 @@ def _report(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="attention.py", description="Time every attention backend that runs here.")
-    parser.add_argument("--rows", type=_positive, default=CANONICAL_ROWS, metavar="S", help="Packed rows.")
-    parser.add_argument("--heads", type=_positive, default=56, metavar="H", help="Heads. Default: 56.")
-    parser.add_argument("--head-dim", type=_positive, default=128, metavar="D", help="Of each head. Default: 128.")
-    parser.add_argument("--runs", type=_positive, default=5, metavar="N", help="Timed runs of each. Default: 5.")
+    parser.add_argument("--rows", type=positive, default=CANONICAL_ROWS, metavar="S", help="Packed rows.")
+    parser.add_argument("--heads", type=positive, default=56, metavar="H", help="Heads. Default: 56.")
+    parser.add_argument("--head-dim", type=positive, default=128, metavar="D", help="Of each head. Default: 128.")
+    parser.add_argument("--runs", type=positive, default=5, metavar="N", help="Timed runs of each. Default: 5.")
     parser.add_argument(
-        "--backends", type=_names, default=(), metavar="A,B", help="Only these. Default: all that run here."
+        "--backends", type=names, default=(), metavar="A,B", help="Only these. Default: all that run here."
     )
     parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     add_flags(parser.add_argument_group("settings"), frozenset(Settings.model_fields) - ATTENTION_ONLY - {"device"})
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 if __name__ == "__main__":

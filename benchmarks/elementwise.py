@@ -20,7 +20,6 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from statistics import median
@@ -30,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.machine import this_machine, this_runtime
+from benchmarks.script import measured_here, positive
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.backends.fused.select import producer_families
@@ -308,14 +307,8 @@ def _report(
     unavailable: dict[str, str],
     runs: int,
 ) -> dict[str, Any]:
-    on_device = device.type == "cuda"
-    size = torch.cuda.get_device_properties(device).total_memory if on_device else None
-    cuda = torch.version.cuda if on_device else None
-    machine = this_machine(device_name, size, torch.get_num_threads(), str(torch.__version__), cuda)
     return {
-        "recorded_at": datetime.now(UTC).isoformat(),
-        "runtime": this_runtime().model_dump(),
-        "machine": machine.model_dump(),
+        **measured_here(device_name, device),
         "shape": asdict(shape),
         "dtype": "bfloat16",
         "runs": runs,
@@ -327,7 +320,7 @@ def _report(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="elementwise.py", description="Time every family of fused producers here.")
-    parser.add_argument("--rows", type=_positive, default=CANONICAL_ROWS, metavar="S", help="Packed rows.")
+    parser.add_argument("--rows", type=positive, default=CANONICAL_ROWS, metavar="S", help="Packed rows.")
     for name, default in (
         ("width", WIDTH),
         ("heads", HEADS),
@@ -335,18 +328,11 @@ def _parser() -> argparse.ArgumentParser:
         ("ffn", FFN),
         ("turning", TURNING),
     ):
-        parser.add_argument(f"--{name}", type=_positive, default=default, metavar="N", help=f"Default: {default}.")
-    parser.add_argument("--runs", type=_positive, default=5, metavar="N", help="Timed runs of each. Default: 5.")
+        parser.add_argument(f"--{name}", type=positive, default=default, metavar="N", help=f"Default: {default}.")
+    parser.add_argument("--runs", type=positive, default=5, metavar="N", help="Timed runs of each. Default: 5.")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N. Default: auto.")
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import math
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -36,7 +35,7 @@ import torch
 from torch.nn import functional as F
 
 from benchmarks.attention import CANONICAL_ROWS, PEERS, Call, ceilings_of, timed
-from benchmarks.machine import this_machine, this_runtime
+from benchmarks.script import measured_here, names, positive
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import dense, moved
 from h3runtime.backends.linear.select import choose_linear, linear_backends
@@ -254,14 +253,8 @@ def _report(
     ceilings: dict[str, float],
     unavailable: dict[str, str],
 ) -> dict[str, Any]:
-    on_device = device.type == "cuda"
-    size = torch.cuda.get_device_properties(device).total_memory if on_device else None
-    cuda = torch.version.cuda if on_device else None
-    machine = this_machine(device_name, size, torch.get_num_threads(), str(torch.__version__), cuda)
     return {
-        "recorded_at": datetime.now(UTC).isoformat(),
-        "runtime": this_runtime().model_dump(),
-        "machine": machine.model_dump(),
+        **measured_here(device_name, device),
         "asked": asdict(asked),
         "dtype": "bfloat16",
         "ceilings_tflops": ceilings,
@@ -272,26 +265,15 @@ def _report(
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="gemm.py", description="Time every linear backend that runs here.")
-    parser.add_argument("--rows", type=_positive, default=CANONICAL_ROWS, metavar="M", help="Rows of x.")
+    parser.add_argument("--rows", type=positive, default=CANONICAL_ROWS, metavar="M", help="Rows of x.")
     parser.add_argument("--format", choices=FORMATS, default="bf16", help="How the weight is stored. Default: bf16.")
-    parser.add_argument("--backends", type=_names, default=(), metavar="A,B", help="Only these.")
-    parser.add_argument("--runs", type=_positive, default=5, metavar="N", help="Timed runs of each. Default: 5.")
-    parser.add_argument("--shrink", type=_positive, default=1, metavar="D", help="Divide N and K by it. Default: 1.")
+    parser.add_argument("--backends", type=names, default=(), metavar="A,B", help="Only these.")
+    parser.add_argument("--runs", type=positive, default=5, metavar="N", help="Timed runs of each. Default: 5.")
+    parser.add_argument("--shrink", type=positive, default=1, metavar="D", help="Divide N and K by it. Default: 1.")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N. Default: auto.")
     parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.machine import this_runtime
+from benchmarks.script import positive
 from benchmarks.served import Server, until
 from h3runtime.cli.report import say
 
@@ -138,17 +139,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--height", type=int, default=192, metavar="H", help="Default: 192.")
     parser.add_argument("--frames", type=int, default=39, metavar="F", help="Default: 39.")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="Default: 12.")
-    parser.add_argument("--runs", type=_positive, default=3, metavar="N", help="Warm clips. Default: 3.")
+    parser.add_argument("--runs", type=positive, default=3, metavar="N", help="Warm clips. Default: 3.")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 if __name__ == "__main__":

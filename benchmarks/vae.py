@@ -24,7 +24,6 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -35,7 +34,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks.attention import PEERS, Call, timed
-from benchmarks.machine import this_machine, this_runtime
+from benchmarks.script import measured_here, positive
 from h3runtime.checkpoint.synthetic.layouts import VideoVaeSizes, video_vae_shapes
 from h3runtime.cli.report import print_error, say
 from h3runtime.core import CHUNK_FRAMES
@@ -310,14 +309,8 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _report(asked: Asked, name: str, device: torch.device, rows: Sequence[Row]) -> dict[str, Any]:
-    on_device = device.type == "cuda"
-    size = torch.cuda.get_device_properties(device).total_memory if on_device else None
-    cuda = torch.version.cuda if on_device else None
-    machine = this_machine(name, size, torch.get_num_threads(), str(torch.__version__), cuda)
     return {
-        "recorded_at": datetime.now(UTC).isoformat(),
-        "runtime": this_runtime().model_dump(),
-        "machine": machine.model_dump(),
+        **measured_here(name, device),
         "asked": asdict(asked),
         "rows": [asdict(row) for row in rows],
     }
@@ -346,17 +339,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sizes", choices=tuple(SIZES), default="published", help="Of the VAE. Default: published.")
     parser.add_argument("--dtype", choices=("float16", "float32"), help="Default: float16, on a CPU float32.")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N. Default: auto.")
-    parser.add_argument("--runs", type=_positive, default=3, metavar="N", help="Timed runs of each. Default: 3.")
+    parser.add_argument("--runs", type=positive, default=3, metavar="N", help="Timed runs of each. Default: 3.")
     parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     return parser
-
-
-def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError(text)
-    return number
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ and the VAEs never use this choice.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from typing import ClassVar, Protocol
 
 import torch
@@ -60,7 +61,7 @@ class Candidate(AttentionBackend, Protocol):
         ...
 
 
-class Kernel:
+class Kernel(ABC):
     """What most candidates share: one call for every layout and step, any head size that is a multiple of 8."""
 
     name: str
@@ -81,8 +82,9 @@ class Kernel:
     def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
         return math.ceil(self.copies * rows * heads * head_dim)
 
+    @abstractmethod
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        raise NotImplementedError
+        """BF16, [B, S, H, D] each -> [B, S, H, D]."""
 
     def attend(
         self,
