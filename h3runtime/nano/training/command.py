@@ -3,7 +3,8 @@
     1  the video VAE and the audio VAE, side by side; the clips of the joint training are planned meanwhile
     2  all clips rendered and encoded once
     3  the DiT and the text encoder together, on every task
-    4  masters, a sheet of samples, the latent upscaler
+    4  the video VAE's decoder alone, behind latents that stay as they are
+    5  masters, a sheet of samples, the latent upscaler
 
 Each stage takes the seconds it is given and leaves pieces of at most 15 MB in OUT; `--resume` goes on from such a
 folder, and a stage of 0 seconds takes what is there. `--within` bounds all of it: the joint training gets what the
@@ -44,7 +45,7 @@ from h3runtime.nano.training.pupil import Pupil
 from h3runtime.nano.training.text_master import fill_unseen, write_text_master
 from h3runtime.nano.training.upscaler import train_upscaler
 from h3runtime.nano.training.video_profile import profile_video_vae
-from h3runtime.nano.training.video_vae import STATE, train_video_vae
+from h3runtime.nano.training.video_vae import POLISH, STATE, train_video_vae
 from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.vae.audio_vae import AudioVae
 from h3runtime.vae.video_vae import VideoVae
@@ -87,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--joint-seconds", type=float, default=1500.0, help="DiT and text encoder.")
     parser.add_argument("--within", type=float, help="Seconds for everything: joint training gets what is left.")
     parser.add_argument("--span", type=float, nargs=2, default=[0.0, 1.0], help="Part of the whole joint training.")
+    parser.add_argument("--decoder-seconds", type=float, default=180.0, help="Video decoder alone; 0 leaves it.")
     parser.add_argument("--upscaler-seconds", type=float, default=60.0, help="Latent upscaler; 0 leaves it out.")
     parser.add_argument("--rate", type=float, default=recipe.rate, help="Learning rate of the joint training.")
     parser.add_argument("--rows", type=int, default=recipe.rows, help="Packed rows of a joint batch.")
@@ -142,6 +144,7 @@ def _work(rank: int, world: int, arguments: argparse.Namespace) -> None:
         fill_unseen(pupil.encoder, vocabulary, lectern.seen())
         write_transformer(pupil.dit, arguments.out / TRANSFORMER)
         write_text_master(pupil.encoder, arguments.out / TEXT_ENCODER, vocabulary)
+        video_vae = _polish_decoder(arguments, device, video_vae)
         size = replace(recipe.sizes.sizes[0], clips=arguments.samples)
         batch = asked(pupil, vocabulary, size, "trained", 12345)
         say(f"{arguments.samples} clips judged: {look(pupil, batch, video_vae, audio_vae, arguments.out, 'sheet')}")
@@ -182,7 +185,8 @@ def _joint_seconds(arguments: argparse.Namespace) -> float:
     """What is asked for, or what is left of the whole."""
     if arguments.ends is None or not arguments.joint_seconds:
         return float(arguments.joint_seconds)
-    left: float = arguments.ends - time.monotonic() - SAMPLING - arguments.upscaler_seconds
+    after = SAMPLING + arguments.decoder_seconds + arguments.upscaler_seconds
+    left: float = arguments.ends - time.monotonic() - after
     return max(left, 1.0)
 
 
@@ -233,6 +237,8 @@ def _train_video(arguments: argparse.Namespace, device: torch.device) -> None:
         train_video_vae(arguments.out, arguments.video_seconds, device, state, arguments.seed, say)
     else:
         _take(held, VIDEO_VAE, arguments.out)
+        if arguments.decoder_seconds:
+            _take(held, STATE, arguments.out)
 
 
 def _train_audio(arguments: argparse.Namespace, device: torch.device) -> None:
@@ -242,6 +248,15 @@ def _train_audio(arguments: argparse.Namespace, device: torch.device) -> None:
         train_audio_vae(arguments.out, arguments.audio_seconds, device, held, arguments.seed, say)
     else:
         _take(held, AUDIO_VAE, arguments.out)
+
+
+def _polish_decoder(arguments: argparse.Namespace, device: torch.device, video_vae: VideoVae) -> VideoVae:
+    """The video VAE with a decoder that has gone on alone; the DiT, which knows its latents, stays right."""
+    if not arguments.decoder_seconds:
+        return video_vae
+    say, out = _teller(arguments.out / "decoder.log"), arguments.out
+    train_video_vae(out, arguments.decoder_seconds, device, out / STATE, arguments.seed + 1, say, POLISH)
+    return filled(model.video_vae(), out / VIDEO_VAE).to(device)
 
 
 def _train_upscaler(arguments: argparse.Namespace, device: torch.device, video_vae: VideoVae) -> None:
@@ -259,8 +274,8 @@ def _held(arguments: argparse.Namespace, name: str) -> Path | None:
 
 
 def _take(held: Path | None, name: str, out: Path) -> None:
-    """An earlier run's master as it is."""
-    if held is None:
+    """An earlier run's file as it is."""
+    if held is None or not (held / name).exists():
         raise SystemExit(f"{name}: 0 seconds to train it and none to go on from (--resume)")
     if held != out:
         (out / name).write_bytes((held / name).read_bytes())

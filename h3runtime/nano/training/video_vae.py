@@ -16,6 +16,9 @@ and on a GPU it can be recorded once for each size and replayed (`recording`).
 
 The encoder's only block at full resolution is held at zero, where `video_start` puts it: it would cost more than all
 other layers together. Time decides how long a run is; the learning rate rises, stays, and falls at the end of it.
+
+`POLISH` goes on with the decoder alone: the encoder and the statistics stay to the bit, so that a DiT trained on their
+latents stays right, and a step costs half.
 """
 
 from __future__ import annotations
@@ -87,7 +90,7 @@ class VideoTraining:
     in which it is found. pictures: weight of the loss of single pictures, made of half a batch. average: decay of the
     mean of the weights. measured: world clips for the statistics, `measured_size` pixels wide and high. reserve:
     seconds for the statistics and the files. graph: record steps on a GPU. search: let cuDNN search for the fastest
-    convolutions of the commonest size.
+    convolutions of the commonest size. decoder_only: leave the encoder and the statistics as they were resumed.
     """
 
     tiles: tuple[Tile, ...] = TILES
@@ -115,6 +118,11 @@ class VideoTraining:
     reserve: float = 5.0
     graph: bool = True
     search: bool = True
+    decoder_only: bool = False
+
+
+POLISH: Final = VideoTraining(rate=1e-3, fall=0.2, decoder_only=True)
+"""For a decoder that has been trained with its encoder before: lower, and falling nearly from the start."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -179,11 +187,12 @@ class VideoRun:
         # Kept on the device: to bring a constant there waits for all that is under way.
         self.pixel_mean, self.pixel_std = (torch.tensor(v, device=device) for v in (PIXEL_MEAN, PIXEL_STD))
         self.basis = self._begin() if resume is None else None
-        self.parameters = list(_trained(self.vae, self.idle).values())
+        named = _trained(self.vae, self.idle, choices.decoder_only)
+        self.parameters = list(named.values())
         self.average = [parameter.detach().clone() for parameter in self.parameters]
         self.good = [weight.clone() for weight in self.average]
         self.knobs = Knobs(*(torch.zeros((), device=device) for _ in range(6)))
-        self.optimizer, self.orthogonal = _optimizers(_trained(self.vae, self.idle), choices, self.knobs)
+        self.optimizer, self.orthogonal = _optimizers(named, choices, self.knobs)
         self.decoder = TrainedDecoder(self.vae, self.dtype)
         self.steps = self.falls = 0
         self.square = torch.zeros((), device=device)
@@ -252,7 +261,8 @@ class VideoRun:
 
     def _loss(self, pixels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         choices, weights = self.choices, self.choices.weights
-        means = encode_means(self.vae, pixels.to(self.dtype), self.idle).float()
+        with torch.set_grad_enabled(torch.is_grad_enabled() and not choices.decoder_only):
+            means = encode_means(self.vae, pixels.to(self.dtype), self.idle).float()
         spread = means.detach().std((0, 2, 3, 4), keepdim=True)
         noise = torch.randn(means.shape, device=self.device, generator=self.generator)
         code = means if self.basis is None else self.basis.code(pixels, means.shape[1])
@@ -291,7 +301,7 @@ class VideoRun:
         """Write master and state from the mean weights, statistics measured anew; says what it measured."""
         kept = [parameter.detach().clone() for parameter in self.parameters]
         torch._foreach_copy_([p.detach() for p in self.parameters], self.average)
-        said = measure(self.vae, self.world, self.choices.measured_size)
+        said = measure(self.vae, self.world, self.choices.measured_size, keep=self.choices.decoder_only)
         out.mkdir(parents=True, exist_ok=True)
         tensors = {name: t.detach().float().cpu() for name, t in self.vae.state_dict().items()}
         write_file(out / STATE, tensors, {"steps": str(self.steps)})
@@ -311,13 +321,17 @@ def started(device: torch.device, seed: int, resume: Path | None) -> VideoVae:
 
 
 @torch.no_grad()
-def measure(vae: VideoVae, world: ScenePool, size: int, at_once: int = 32) -> str:
-    """Set the statistics of the latents to those of whole views of the pool; says them and the PSNR (in bytes)."""
+def measure(vae: VideoVae, world: ScenePool, size: int, at_once: int = 32, keep: bool = False) -> str:
+    """Set the statistics of the latents to those of whole views of the pool; says them and the PSNR (in bytes).
+
+    keep: leave the model's own, which are right while nothing but the decoder changes.
+    """
     device, at_once = world.floors.device, min(at_once, len(world.floors))
     canvas = torch.full((at_once, 2), float(size), device=device)
     mean, std = _statistics(vae)
-    mean.zero_()
-    std.fill_(1)
+    if not keep:
+        mean.zero_()
+        std.fill_(1)
     latents, squares = [], []
     for first in range(0, len(world.floors) - at_once + 1, at_once):
         index = torch.arange(first, first + at_once, device=device)
@@ -326,8 +340,9 @@ def measure(vae: VideoVae, world: ScenePool, size: int, at_once: int = 32) -> st
         if first < 64:
             squares.append((decode_clips(vae, latents[-1]).float() - frames).square().mean() / 255**2)
     every = torch.cat(latents)
-    mean.copy_(every.mean((0, 2, 3, 4)))
-    std.copy_(every.std((0, 2, 3, 4)).clamp_min(1e-3))
+    if not keep:
+        mean.copy_(every.mean((0, 2, 3, 4)))
+        std.copy_(every.std((0, 2, 3, 4)).clamp_min(1e-3))
     least, most = float(std.min()), float(std.max())
     decibel = -10 * float(torch.stack(squares).mean().log10())
     return f"PSNR {decibel:.2f} dB, std of the latents {least:.2f} to {most:.2f}"
@@ -408,9 +423,10 @@ def _cut(pixels: torch.Tensor, rows: TileAxis, columns: TileAxis, i: int, j: int
     return pixels[:, :, y : y + rows.tile, x : x + columns.tile]
 
 
-def _trained(vae: VideoVae, idle: frozenset[str]) -> dict[str, nn.Parameter]:
-    """All but what nobody reads and the blocks that are left out."""
-    left_out = ("decoder.mask_token", *(f"encoder.{name}." for name in idle))
+def _trained(vae: VideoVae, idle: frozenset[str], decoder_only: bool) -> dict[str, nn.Parameter]:
+    """All but what nobody reads and the blocks that are left out, or of these what is behind the latents."""
+    encoder = ("encoder.", "quant_conv.") if decoder_only else tuple(f"encoder.{name}." for name in idle)
+    left_out = ("decoder.mask_token", *encoder)
     return {name: p for name, p in vae.named_parameters() if not name.startswith(left_out)}
 
 

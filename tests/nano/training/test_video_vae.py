@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.checkpoint import rules
@@ -22,6 +23,7 @@ from h3runtime.nano.training.video_losses import kept
 from h3runtime.nano.training.video_vae import (
     MASTER,
     STATE,
+    STATISTICS,
     Tile,
     VideoRun,
     VideoTraining,
@@ -209,3 +211,16 @@ def test_what_training_writes_loads_in_the_runtime_and_resumes(tmp_path: Path) -
     frames = torch.cat(list(loaded.decode_chunks(loaded.encode_clip(clips(5, 32, 32)))))
     assert frames.shape == (5, 32, 32, 3) and bool(torch.isfinite(frames).all())
     assert "PSNR" in said[-1]
+
+
+def test_the_decoder_alone_goes_on_behind_the_same_latents(tmp_path: Path) -> None:
+    begun, polished = tmp_path / "begun", tmp_path / "polished"
+    train_video_vae(begun, 0.2, CPU, None, choices=TINY)
+    run = VideoRun(replace(TINY, decoder_only=True), CPU, 1, begun / STATE)
+    run.step(0.0)
+    assert "PSNR" in run.save(polished)
+    before, after = load_file(begun / STATE), load_file(polished / STATE)
+    moved = {name for name in before if not torch.equal(before[name], after[name])}
+    behind = {name for name in before if name.startswith(("decoder.", "post_quant_conv."))}
+    # Nobody reads the layout's mask token.
+    assert moved == behind - {"decoder.mask_token"} and STATISTICS[0] not in moved
