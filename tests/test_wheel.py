@@ -1,5 +1,7 @@
 """The wheel holds both packages and works away from the checkout."""
 
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -45,3 +47,14 @@ def test_the_wheel_holds_the_page(wheel: Path) -> None:
     folder = "h3runtime/api/page/static"
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if name.startswith(folder)}
     assert packed == {f"{folder}/{path.name}" for path in (REPOSITORY / folder).iterdir()}
+
+
+def test_the_wheel_holds_the_embedded_model(wheel: Path) -> None:
+    """Whole and no larger than it may be; weights of floating point hardly get smaller in an archive."""
+    folder = "h3runtime/nano/masters"
+    with zipfile.ZipFile(wheel) as archive:
+        packed = {info.filename: info for info in archive.infolist() if info.filename.startswith(f"{folder}/")}
+        listing = json.loads(archive.read(f"{folder}/derived.json"))
+        found = {name: hashlib.sha256(archive.read(f"{folder}/{name}")).hexdigest() for name in listing["masters"]}
+    assert found == listing["masters"] and packed.keys() == {f"{folder}/{name}" for name in (*found, "derived.json")}
+    assert sum(info.file_size for info in packed.values()) <= 20e6 and wheel.stat().st_size < 22e6

@@ -7,7 +7,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from h3runtime.checkpoint.embedded.packaged import is_packaged
 from h3runtime.cli import generate
 from h3runtime.cli.generation import flags
 from h3runtime.cli.options import add_encoder_flags, add_run_flags
@@ -24,7 +23,6 @@ MADE_BY = (
     "made by h3-nano, the small trained model inside this package, which knows a little world of shapes that move and "
     "sound; --model-path names H3's own weights"
 )
-MADE_UP = "the embedded model has made-up weights: its clip shows that the pipeline works"
 
 
 def add_parser(commands: Any) -> None:
@@ -60,5 +58,5 @@ def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), arguments.config)
     generate.make(argparse.Namespace(**(flags.blank() | vars(arguments) | fixed)), settings)
     if settings.model_path is None and not arguments.quiet:
-        say(MADE_BY if is_packaged() else MADE_UP)
+        say(MADE_BY)
     return 0

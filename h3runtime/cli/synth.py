@@ -1,4 +1,4 @@
-"""`h3runtime synth DIR`: a complete set of made-up checkpoints in the published layouts."""
+"""`h3runtime synth DIR`: a complete set of checkpoints in the published layouts, made up or the embedded model's."""
 
 from __future__ import annotations
 
@@ -29,16 +29,17 @@ LASTS = 15.0
 def add_parser(commands: Any) -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "synth",
-        help="write a complete set of made-up checkpoints in a published layout",
+        help="write a complete set of made-up checkpoints, or the embedded model, in a published layout",
         description="Write a transformer (or both), a text encoder, both VAEs, a tokenizer and h3.env into DIR. The "
-        "values are random: tiny models by default, whose clips react to prompts and seeds, or the published sizes.",
+        "values are random: tiny models by default, whose clips react to prompts and seeds, or the published sizes. "
+        "With --nano they are those of h3-nano, the small trained model inside this package.",
     )
     parser.add_argument("folder", type=Path, metavar="DIR", help="Made if it isn't there.")
     parser.add_argument(
         "--format",
         required=True,
         choices=FORMATS,
-        help="How the transformer is stored. The encoder: nvfp4_awq, int8_convrot, else bf16.",
+        help="How the transformer is stored. The encoder: nvfp4_awq, int8_convrot, else bf16; with --nano always bf16.",
     )
     parser.add_argument(
         "--partition",
@@ -46,6 +47,7 @@ def add_parser(commands: Any) -> None:
         default="fl2va",
         help="Which transformer: fl2va (T2VA, I2VA, L2VA and FL2VA), ref2va, or both for one server. Default: fl2va.",
     )
+    parser.add_argument("--nano", action="store_true", help="The embedded model, trained; nothing is random.")
     parser.add_argument("--unpruned", action="store_true", help="Full AdaLN with its timestep network.")
     parser.add_argument("--full-size", action="store_true", help="The published sizes: 34 to 124 GB, to 190 with both.")
     parser.add_argument(
@@ -60,6 +62,8 @@ def add_parser(commands: Any) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     seed = _seed(arguments.seed)
+    if arguments.nano:
+        _require_nothing_else(arguments)
     with Stopping() as stopping:
         with stopping.loading():
             from h3runtime.checkpoint.synthetic.synthesis import Order
@@ -67,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
         pruned, loras = not arguments.unpruned, arguments.loras
         order = Order(arguments.format, pruned, arguments.full_size, seed, partitions, loras)
         order.require_sound()
-        facts = _make(arguments, order)
+        facts = _export(arguments, order) if arguments.nano else _make(arguments, order)
     print_result(facts, quiet=arguments.quiet)
     return 0
 
@@ -86,6 +90,26 @@ def _make(arguments: argparse.Namespace, order: Order) -> dict[str, Any]:
             )
     seconds = time.perf_counter() - started
     return _facts(arguments.folder, order, written, seconds, dry_run=arguments.dry_run)
+
+
+def _export(arguments: argparse.Namespace, order: Order) -> dict[str, Any]:
+    """`seed` is null: there is one such model."""
+    from h3runtime.checkpoint.embedded.export import export_set
+
+    started = time.perf_counter()
+    written = export_set(arguments.folder, order.format, order.partitions, overwrite=arguments.overwrite)
+    seconds = time.perf_counter() - started
+    return _facts(arguments.folder, order, written, seconds, dry_run=False) | {"seed": None, "model": "h3-nano"}
+
+
+def _require_nothing_else(arguments: argparse.Namespace) -> None:
+    """InvalidRequest for what only random values can have."""
+    given = {"--unpruned": arguments.unpruned, "--full-size": arguments.full_size, "--dry-run": arguments.dry_run}
+    given |= {"--loras": arguments.loras, "--seed": arguments.seed != "0"}
+    if offences := [
+        Offence(flag, "has no meaning with --nano", "neither of both") for flag, is_set in given.items() if is_set
+    ]:
+        raise invalid(offences)
 
 
 def _facts(

@@ -11,12 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from h3runtime.checkpoint.embedded.packaged import is_packaged
 from h3runtime.checkpoint.embedded.sets import embedded_set, is_embedded
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.partition import FL2VA, REF2VA
-from h3runtime.checkpoint.synthetic.tiny import tiny_set
 from h3runtime.engine.components import NEED
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.settings import PARTITION_PATHS, Settings, default_cache_dir, variable
@@ -108,9 +106,7 @@ def _half_a_set(missing: Sequence[str], transformers: Sequence[str]) -> Settings
 
 
 def _embedded(settings: Settings) -> dict[str, Path]:
-    # The masters are on their way into the package.
-    full = settings.verify == "full"
-    made = embedded_set(default_cache_dir(), full=full) if is_packaged() else tiny_set(default_cache_dir())
+    made = embedded_set(default_cache_dir(), full=settings.verify == "full")
     transformers = {FL2VA: made.transformer, REF2VA: made.ref2va}
     shared = (made.text_encoder, made.video_vae, made.audio_vae, made.tokenizer)
     by_field = {PARTITION_PATHS[partition]: path for partition, path in transformers.items()}

@@ -52,7 +52,7 @@ def test_the_demo_ends_in_a_clip(demo: tuple[subprocess.CompletedProcess[str], P
     facts = json.loads(done.stdout.splitlines()[0])
     clip = probe_clip(folder / "demo.mp4")
     assert (clip.frames, clip.width, clip.height) == (facts["frames"], facts["width"], facts["height"])
-    assert f"sampling {STEPS}/{STEPS}" in done.stderr and "made-up weights" in done.stderr
+    assert f"sampling {STEPS}/{STEPS}" in done.stderr and "h3-nano" in done.stderr
     assert facts["memory"]["peak_video_decode_allocated_bytes"] > 0
     assert sorted(p.name for p in folder.iterdir()) == ["demo.mp4", "demo.png"]
     assert facts["sheet"] == str(folder / "demo.png")

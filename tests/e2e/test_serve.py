@@ -205,12 +205,14 @@ def test_ready_tells_what_is_loaded(server: Server) -> None:
     assert ready["status"] == "ready"
     components = ["transformer", "transformer", "text_encoder", "video_vae", "audio_vae"]
     assert [m["component"] for m in ready["models"]] == components
-    assert {(m["model"], m["synthetic"]) for m in ready["models"]} == {(None, True)}
+    assert {(m["model"], m["synthetic"]) for m in ready["models"]} == {("h3-nano", False)}
     assert all(re.fullmatch("[0-9a-f]{64}", m["sha256"]) for m in ready["models"])
     assert [m["partition"] for m in ready["models"]] == ["fl2va", "ref2va", None, None, None]
     assert [m["adaln"] for m in ready["models"]] == ["pruned", "pruned", None, None, None]
     assert all(m["qkv"].startswith("contiguous (") for m in ready["models"][:2])
-    assert len({m["file"] for m in ready["models"]}) == len({m["sha256"] for m in ready["models"]}) == 5
+    # One trained transformer serves both partitions.
+    assert (len({m["file"] for m in ready["models"]}), len({m["sha256"] for m in ready["models"]})) == (5, 4)
+    assert any("h3-nano is loaded" in warning for warning in ready["warnings"])
     assert ready["attention"]["default"] == "sdpa" and ready["linear"]["default"] == "resident_bf16"
     assert ready["startup"]["load_seconds"].keys() == {m["component"] for m in ready["models"]}
     assert ready["startup"]["cold_start_seconds"] >= ready["startup"]["warmup_seconds"] > 0

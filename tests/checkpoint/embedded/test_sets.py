@@ -17,10 +17,10 @@ from safetensors.torch import load_file, save_file
 from h3runtime.checkpoint.checkpoint_set import CheckpointSet
 from h3runtime.checkpoint.embedded import deriving, sets
 from h3runtime.checkpoint.embedded.__main__ import LARGEST, list_derived, main
-from h3runtime.checkpoint.embedded.formats import FORMATS
+from h3runtime.checkpoint.embedded.formats import FORMATS, derived_files
 from h3runtime.checkpoint.embedded.listing import read_listing
-from h3runtime.checkpoint.embedded.masters import TABLE, TOKEN_IDS
-from h3runtime.checkpoint.embedded.packaged import NAME
+from h3runtime.checkpoint.embedded.masters import TABLE, TOKEN_IDS, file_name, paths
+from h3runtime.checkpoint.embedded.packaged import FOLDER, NAME
 from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import storage_format
@@ -272,3 +272,19 @@ def test_masters_larger_than_the_package_has_room_for_are_refused(
 
 
 # What is in the package
+
+
+def test_the_package_s_masters_are_the_listed_ones() -> None:
+    """`python -m h3runtime.checkpoint.embedded` after they, or the code that derives, were changed."""
+    listing = read_listing(FOLDER)
+    assert {name: sha256(FOLDER / name) for name in paths(FOLDER)} == listing.masters
+    assert sum(path.stat().st_size for path in FOLDER.rglob("*") if path.is_file()) <= LARGEST
+    assert listing.sets.keys() == set(FORMATS)
+    assert all({f.name for f in derived_files(kind)} == listing.sets[kind].keys() for kind in FORMATS)
+    assert {file_name(f.component) for f in derived_files("bf16")} <= listing.masters.keys()
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_the_package_s_masters_give_the_listed_bytes(cache: Path, kind: SetFormat) -> None:
+    found, listed = embedded_set(cache, kind), read_listing(FOLDER).sets[kind]
+    assert {path.name: sha256(path) for path in files(found)} == listed
