@@ -63,8 +63,10 @@ TURBO: Final = (
     Published(
         r"ref2v_turbo_8step_v1\.0_768p", (8,), 6.0, REF2VA_TASKS, 8.0, "ModelTC/Minimax-H3-Turbo#15; vllm-omni#7062"
     ),
+    Published(r"h3_nano_turbo_4step", (4,), 12.0, FL2VA_TASKS, 128.0, "h3runtime.nano.training.turbo"),
 )
-"""LightX2V's, of rank 128 (dit-contract §7.2). The longer of two names that begin alike stands first."""
+"""LightX2V's, of rank 128 (dit-contract §7.2), and what the package distils from the embedded model in the same layout
+by the same rule. The longer of two names that begin alike stands first."""
 
 LARRYVRH: Final = AdapterContract(
     name="MiniMax-H3-Turbo-Lora",

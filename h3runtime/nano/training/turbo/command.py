@@ -1,0 +1,118 @@
+"""`python -m h3runtime.nano.training.turbo OUT --seconds N`: distil h3-nano into 4 forwards, or go on with it.
+
+    1  the masters read; captions of new scenes, on a GPU with clips whose pictures keyframes show
+    2  the pairs trained for N seconds, pieces in OUT now and then
+    3  OUT/h3_nano_turbo_4step.safetensors, and clips with and without it judged, OUT/judged.json
+
+`--resume` goes on from the pieces in OUT, `--span` says which part of a longer training this run is. On a CPU one
+thread, and small lessons on text alone that are learnt from several times; on a GPU fresh ones, recorded. To use the
+file, name its folder in H3_LORA_DIR and the adapter in a request: `--lora h3_nano_turbo_4step --steps 4 --sampler euler
+--scheduler simple`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from h3runtime.checkpoint.embedded.packaged import FOLDER
+from h3runtime.nano.training import clips, joint
+from h3runtime.nano.training.choosing import choose
+from h3runtime.nano.training.curriculum import Sizes
+from h3runtime.nano.training.turbo.adapter import FILE, write_adapter
+from h3runtime.nano.training.turbo.captions import lectern
+from h3runtime.nano.training.turbo.distilling import TurboRecipe, TurboTrainer
+from h3runtime.nano.training.turbo.judging import compared, table, told
+from h3runtime.nano.training.turbo.student import PIECES, Student
+from h3runtime.nano.training.turbo.teacher import read_teacher
+
+RANK = 128
+"""Of every pair, as published (checkpoint-formats §6); a fused q, k, v has three times that."""
+ON_CPU = {"rows": 900, "repeats": 4, "sizes": Sizes((clips.Size(128, 128, 22, 2048),), (1.0,))}
+"""Where a forward is dear."""
+
+
+def main(given: list[str] | None = None) -> int:
+    arguments = _parser().parse_args(given)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    say = _teller(arguments.out / "turbo.log")
+    device = torch.device(arguments.device)
+    if device.type == "cpu":
+        torch.set_num_threads(arguments.threads)
+    recipe = _recipe(arguments, device)
+    teacher = read_teacher(arguments.masters, device)
+    pieces = arguments.out if arguments.resume and list(arguments.out.glob(f"{PIECES}-*")) else None
+    student = Student.beside(teacher.dit, teacher.encoder, arguments.rank, arguments.seed, pieces)
+    say(f"rank {student.rank}, {'going on' if pieces else 'from the start'}, {device.type}")
+    keyframes = device.type == "cuda" if arguments.keyframes is None else arguments.keyframes
+    seed = recipe.seed * 31 + 7
+    asked = lectern(teacher, recipe.sizes, seed, arguments.workers, keyframes=keyframes, say=say)
+    trainer = TurboTrainer(teacher.dit, student, asked, recipe, say)
+    if arguments.seconds > 0:
+        joint.train(trainer, seconds=arguments.seconds, out=arguments.out, choose=choose)
+    write_adapter(student, arguments.out / FILE)
+    if arguments.judged:
+        size = replace(recipe.sizes.sizes[0], clips=arguments.judged)
+        rows = compared(teacher, student, size, trainer.dtype)
+        (arguments.out / "judged.json").write_text(json.dumps(table(rows), indent=1))
+        for line in told(rows):
+            say(line)
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m h3runtime.nano.training.turbo", description="Distil h3-nano.")
+    recipe = TurboRecipe()
+    parser.add_argument("out", type=Path, help="Folder for pieces, adapter, figures and log.")
+    parser.add_argument("--seconds", type=float, default=240.0, help="Of training; 0 writes and judges what is there.")
+    parser.add_argument("--resume", action="store_true", help="Go on from the pieces in OUT.")
+    parser.add_argument("--span", type=float, nargs=2, default=[0.0, 1.0], help="Part of the whole training.")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu", help="cuda or cpu.")
+    parser.add_argument("--threads", type=int, default=1, help="On a CPU.")
+    parser.add_argument("--rank", type=int, default=RANK, help="Of every pair.")
+    parser.add_argument("--rate", type=float, default=recipe.rate, help="Learning rate.")
+    parser.add_argument("--rows", type=int, help="Packed rows of a lesson.")
+    parser.add_argument("--parts", type=int, default=recipe.parts, help="The teacher's steps for one of the student's.")
+    parser.add_argument("--repeats", type=int, help="Updates from a lesson; above 1 none is recorded.")
+    parser.add_argument("--sizes", help="Clips that captions and keyframes are of: WIDTHxHEIGHTxFRAMESxCLIPS,...")
+    parser.add_argument(
+        "--keyframes",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="Render clips, for tasks with keyframes. Default: on a GPU.",
+    )
+    parser.add_argument("--workers", type=int, default=0, help="Processes that plan clips.")
+    parser.add_argument("--judged", type=int, default=48, help="Clips judged at the end, of each kind.")
+    parser.add_argument("--masters", type=Path, default=FOLDER, help="Trained weights; default: the package's.")
+    parser.add_argument("--seed", type=int, default=0, help="Of scenes, noise and first values.")
+    return parser
+
+
+def _recipe(arguments: argparse.Namespace, device: torch.device) -> TurboRecipe:
+    asked = {name: getattr(arguments, name) for name in ("rows", "repeats") if getattr(arguments, name) is not None}
+    if arguments.sizes:
+        sizes = tuple(clips.Size(*map(int, size.split("x"))) for size in arguments.sizes.split(","))
+        asked["sizes"] = Sizes(sizes, (1.0,) * len(sizes))
+    made = TurboRecipe(
+        rate=arguments.rate, parts=arguments.parts, seed=arguments.seed, span=(arguments.span[0], arguments.span[1])
+    )
+    made = replace(made, **{**(ON_CPU if device.type == "cpu" else {}), **asked})
+    return replace(made, graph=made.repeats == 1)
+
+
+def _teller(path: Path) -> joint.Say:
+    """Prints and keeps lines, each with the time."""
+    begin = time.monotonic()
+
+    def say(line: str) -> None:
+        text = f"{time.monotonic() - begin:7.1f} {line}"
+        print(text, flush=True)
+        with path.open("a") as file:
+            file.write(text + "\n")
+
+    return say
