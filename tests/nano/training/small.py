@@ -28,6 +28,15 @@ def small_dit() -> Dit:
     return dit
 
 
+def spoken(dit: Dit) -> Dit:
+    """One that has something to say, in place and frozen: fresh heads are silent."""
+    lots = torch.Generator().manual_seed(1)
+    for name, value in dit.named_parameters():
+        if "adaln" in name or "final_layer" in name:
+            value.data.add_(0.1 * torch.randn(value.shape, generator=lots).to(value.device))
+    return dit.requires_grad_(False)
+
+
 def small_pupil(device: torch.device = CPU) -> Pupil:
     encoder = model.text_encoder(Vocabulary.load().rows)
     initialise(encoder, 0)

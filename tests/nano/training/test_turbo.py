@@ -40,27 +40,19 @@ from h3runtime.nano.training.turbo.student import PIECES, Student
 from h3runtime.nano.training.turbo.teacher import Teacher, read_teacher
 from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.packing.layout import pack
-from tests.nano.training.small import CPU, SIZE, SIZES, small_dit, small_pupil
+from tests.nano.training.small import CPU, SIZE, SIZES, small_dit, small_pupil, spoken
 from tests.nano.training.tape import TapeRecorder
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
 RANK = 8
 RULE = SamplerSettings(4, seed=3, sampler="euler", scheduler="simple", shift=12.0, audio_shift=3.0)
-RECIPE = TurboRecipe(rows=160, rate=3e-3, warm=1, parts=2, sizes=Sizes((SIZE,), (1.0,)), tell=1e9)
+RECIPE = TurboRecipe(rows=160, rate=1e-2, warm=1, parts=2, sizes=Sizes((SIZE,), (1.0,)), tell=1e9)
 
 
 @pytest.fixture(scope="module")
 def taught() -> Dit:
     """A DiT that has something to say: fresh heads are silent."""
     return spoken(small_dit())
-
-
-def spoken(dit: Dit) -> Dit:
-    lots = torch.Generator().manual_seed(1)
-    for name, value in dit.named_parameters():
-        if "adaln" in name or "final_layer" in name:
-            value.data.add_(0.1 * torch.randn(value.shape, generator=lots))
-    return dit.requires_grad_(False)
 
 
 @pytest.fixture(scope="module")
@@ -166,14 +158,14 @@ def test_the_loss_falls_and_a_later_run_goes_on(
     trainer = trainer_of(taught, encoder, lectern, replace(RECIPE, repeats=repeats))
     untouched = {name: value.clone() for name, value in taught.state_dict().items()}
     begun = far(trainer)
-    assert joint.train(trainer, seconds=0, steps=6, out=tmp_path) == 6
+    assert joint.train(trainer, seconds=0, steps=4, out=tmp_path) == 4
     learnt = far(trainer)
-    assert learnt < 0.97 * begun
+    assert learnt < 0.97 * begun, (begun, learnt)
     assert all(torch.equal(value, untouched[name]) for name, value in taught.state_dict().items())
     again = trainer_of(taught, encoder, lectern)
     again.pupil = Student.beside(taught, encoder, RANK, 5, tmp_path)
     assert far(again) == pytest.approx(learnt, rel=1e-4)
-    assert joint.train(again, seconds=0, steps=6, out=tmp_path) == 6 and far(again) < learnt
+    assert joint.train(again, seconds=0, steps=3, out=tmp_path) == 3 and far(again) < learnt
     assert set(load_pieces(tmp_path, PIECES)) == {name for name, _ in again.pupil.named()}
 
 
