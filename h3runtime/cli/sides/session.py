@@ -1,0 +1,181 @@
+"""A comparison of two sides from judged requests to written files: the order of the work, and its progress.
+
+    engines -> load -> A -> B -> blocks -> steps, clips -> plot, film, report
+
+Does none of the work itself: `sides` lists who does. Fed by `compare_sides`, which has the flags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from h3runtime.cli.comparison.limits import Limits
+from h3runtime.cli.progress import ProgressBar
+from h3runtime.cli.report_files import write_report
+from h3runtime.cli.sides import spool
+from h3runtime.cli.sides.asked import Half
+from h3runtime.cli.sides.attribution import StepBlocks, Walker, attribute, walker, why_unlike
+from h3runtime.cli.sides.chart import chart_png
+from h3runtime.cli.sides.clips import compare_clips
+from h3runtime.cli.sides.engines import Placed, engine_of, place
+from h3runtime.cli.sides.film import write_film
+from h3runtime.cli.sides.found import SidesFound
+from h3runtime.cli.sides.given import told_by
+from h3runtime.cli.sides.making import Made, make, planned
+from h3runtime.cli.sides.names import AUTO, BLOCKS_LEGAL, FILM, NONE, PLOT, REPORT
+from h3runtime.cli.sides.report import facts_of
+from h3runtime.cli.sides.steps import compare_steps
+from h3runtime.cli.stopping import Stopping
+from h3runtime.core import OnProgress, Progress
+from h3runtime.denoiser.schedule import forwards
+from h3runtime.engine.run import FIRST_GUESS, Run
+from h3runtime.errors import JobCancelled, Offence, invalid
+
+Blocks = tuple[tuple[Made, Made], list[StepBlocks], str]
+SHARES: Final[Mapping[str, tuple[float, float]]] = {
+    "side a": (0.0, 0.36),
+    "side b": (0.36, 0.72),
+    "blocks": (0.72, 0.88),
+    "comparing": (0.88, 0.95),
+    "writing": (0.95, 1.0),
+}
+"""What of the whole each part takes, about."""
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """What the command has while it runs."""
+
+    halves: tuple[Half, Half]
+    scratch: Path
+    stopping: Stopping
+    bar: ProgressBar
+    loglevel: str
+
+    def compare(self, blocks_at: str) -> SidesFound:
+        """blocks_at: `--blocks-at`. Everything that can be judged without weights is judged before they load."""
+        first, second = (engine_of(half, self.loglevel, self.bar.say) for half in self.halves)
+        steps = chosen_steps(blocks_at, self._forwards())
+        placed = place(*self.halves, (first, second), self.bar)
+        with self.stopping.gently():
+            made, blocks, why = (self._in_turn if placed.way == "in turn" else self._at_once)(placed, steps)
+            return self._measured(placed, made, blocks, why)
+
+    def write(self, found: SidesFound, folder: Path, limits: Limits) -> dict[str, Any]:
+        """Every file under its name, the report last, so that whoever finds it finds the others."""
+        (self.scratch / PLOT).write_bytes(chart_png(found))
+        with self.stopping.gently():
+            write_film(found, self.scratch / FILM, self._on_part("writing"), self.stopping)
+        names = [made.spec.output.name for made in (found.a, found.b)]
+        names += [made.latents.name for made in (found.a, found.b)]
+        facts = facts_of(found, folder, [*names, FILM, PLOT, REPORT], limits)
+        folder.mkdir(exist_ok=True)
+        for name in (*names, FILM, PLOT):
+            (self.scratch / name).replace(folder / name)
+        write_report(folder / REPORT, facts, overwrite=True)
+        self.bar(Progress("done", fraction=1.0))
+        return facts
+
+    def _forwards(self) -> int:
+        """Of A's walk."""
+        return forwards(self.halves[0].ruling.spec(self.scratch / "none.mp4", self.scratch).sampling)
+
+    def _at_once(self, placed: Placed, steps: tuple[int, ...]) -> Blocks:
+        made = self._made(0, placed), self._made(1, placed)
+        first, second = (self._walker(index, placed, made[0]) for index in (0, 1))
+        if why := why_unlike(first.network.config, second.network.config):
+            return made, [], why
+        count = len(steps) * len(first.network.blocks)
+        return made, attribute(first, second, made[0], steps, self._counting("blocks", count)), ""
+
+    def _in_turn(self, placed: Placed, steps: tuple[int, ...]) -> Blocks:
+        """A's blocks wait in files while its weights make way for B's."""
+        folder = self.scratch / "blocks"
+        config = placed.a.models.transformer_of(self.halves[0].task).config
+        spool.require_disk(self.scratch, config, self._rows(placed), steps)
+        a = self._made(0, placed)
+        on_block = self._counting("blocks", 2 * len(steps) * config.layers)
+        spool.write_steps(folder, self._walker(0, placed, a), a, steps, on_block)
+        placed.a.close()
+        with told_by(self.halves[1].side):
+            placed.b.load(self.bar)
+        made = a, self._made(1, placed)
+        second = self._walker(1, placed, a)
+        if why := why_unlike(config, second.network.config):
+            return made, [], why
+        return made, spool.compare_steps(folder, second, a, steps, on_block), ""
+
+    def _rows(self, placed: Placed) -> int:
+        spec = planned(self.halves[0], placed.a, self.scratch)
+        return sum(placed.a.estimate(spec).rows.values())
+
+    def _made(self, index: int, placed: Placed) -> Made:
+        half, engine = self.halves[index], (placed.a, placed.b)[index]
+        spec = planned(half, engine, self.scratch)
+        return make(half, spec, engine, self._on_progress(f"side {half.side.name}"), self.stopping)
+
+    def _walker(self, index: int, placed: Placed, a: Made) -> Walker:
+        half, engine = self.halves[index], (placed.a, placed.b)[index]
+        spec = planned(half, engine, self.scratch)
+        return walker(engine, spec, a.spec.sampling, Run(lambda _: None, self.stopping, FIRST_GUESS))
+
+    def _measured(
+        self, placed: Placed, made: tuple[Made, Made], blocks: list[StepBlocks], why_no_blocks: str
+    ) -> SidesFound:
+        a, b = made
+        clips = compare_clips(a.lossless, b.lossless, self._on_part("comparing"))
+        steps = compare_steps(a, b)
+        return SidesFound(a, b, placed.way, placed.why, steps, clips, tuple(blocks), why_no_blocks)
+
+    def _on_progress(self, part: str) -> OnProgress:
+        """A part's own progress, as a share of the whole. Loading has a bar of its own."""
+        low, high = SHARES[part]
+        self.bar.begin_part(part)
+
+        def pass_on(progress: Progress) -> None:
+            if progress.stage in ("loading", "warming"):
+                self.bar(progress)
+            elif progress.stage != "done":
+                self.bar(replace(progress, fraction=low + (high - low) * progress.fraction))
+
+        return pass_on
+
+    def _on_part(self, name: str) -> Callable[[int, int], None]:
+        low, high = SHARES[name]
+        self.bar.begin_part("")
+
+        def pass_on(done: int, parts: int) -> None:
+            if self.stopping():
+                raise JobCancelled("the comparison was stopped", stage=name)
+            self.bar(Progress(name, done, parts, low + (high - low) * min(1.0, done / max(parts, 1))))
+
+        return pass_on
+
+    def _counting(self, name: str, count: int) -> Callable[[], None]:
+        on_part, done = self._on_part(name), 0
+
+        def one() -> None:
+            nonlocal done
+            done += 1
+            on_part(done, count)
+
+        return one
+
+
+def chosen_steps(text: str, count: int) -> tuple[int, ...]:
+    """InvalidRequest for what is no step of `count`."""
+    if text == NONE:
+        return ()
+    if text == AUTO:
+        return tuple(dict.fromkeys((0, (count - 1) // 2, count - 1)))
+    try:
+        steps = tuple(dict.fromkeys(int(number) for number in text.split(",")))
+    except ValueError:
+        raise invalid([Offence("blocks_at", f"{text!r} is no list of steps", BLOCKS_LEGAL)]) from None
+    if wrong := [step for step in steps if not 0 <= step < count]:
+        told = f"side A has no step {', '.join(map(str, wrong))}: it takes {count}"
+        raise invalid([Offence("blocks_at", told, f"0..{count - 1}")])
+    return tuple(sorted(steps))

@@ -1,0 +1,1 @@
+"""Two ways of making one request: `h3runtime.cli.sides`."""
