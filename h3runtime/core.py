@@ -206,6 +206,37 @@ class SamplerSettings:
     denoise: float = 1.0
 
 
+CacheMode = Literal["easycache", "h3_cache", "first_block"]
+Forecast = Literal["hold", "taylor"]
+REUSE_THRESHOLDS: Mapping[CacheMode, float] = {"easycache": 0.1, "h3_cache": 0.05, "first_block": 0.1}
+"""Where a request names a mode and no threshold."""
+MAX_REUSE_THRESHOLD = 3.0
+"""ComfyUI's own bound of EasyCache's `reuse_threshold`."""
+REUSE_WINDOW, REUSE_SUBSAMPLE = (0.15, 0.95), 8
+"""`cache_start_percent`, `cache_end_percent` and `cache_subsample_factor` unless a request names them: EasyCache's
+(dit-contract §9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepReuse:
+    """Which steps of a run are made from earlier ones instead of being computed (service-contract, `cache_mode`).
+
+    mode: what must stay below `threshold`, for picture and sound each: the relative change of the latents that the
+    network reads, summed since the last computed step (`easycache`) or of this step alone (`h3_cache`), or that of the
+    first block's residual since the last computed step (`first_block`).
+    start, end: shares of the run between which steps may be reused, 0 where it begins and 1 where it is clean: S_s(1 -
+    share) is the sigma (dit-contract §9). subsample: each how many-th latent of a row and line, or packed row, is
+    compared. forecast: a reused velocity is the last computed one, or the straight line through the last two.
+    """
+
+    mode: CacheMode
+    threshold: float
+    start: float = REUSE_WINDOW[0]
+    end: float = REUSE_WINDOW[1]
+    subsample: int = REUSE_SUBSAMPLE
+    forecast: Forecast = "taylor"
+
+
 @dataclass(frozen=True, slots=True)
 class LoadProgress:
     """Which component is being read, how many bytes of all files lie behind, and bytes a second of this component.
@@ -225,7 +256,8 @@ class Progress:
     """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `audio_decode`, `video_decode`,
     `mux` or `done`, and `queued` before any engine has the job; `step` of `steps` counts within the stage; `fraction`
     0..1 is of the whole and never falls. `loading` is given in that stage. `preview`: a cheap look at the clip, a
-    PNG, at most once a step while sampling, and its middle frame while decoding."""
+    PNG, at most once a step while sampling, and its middle frame while decoding. `skipped`: of the sampling's steps so
+    far, those that were reused, counted from 0."""
 
     stage: str
     step: int = 0
@@ -234,6 +266,7 @@ class Progress:
     eta_seconds: float | None = None
     loading: LoadProgress | None = None
     preview: bytes | None = field(default=None, repr=False)
+    skipped: tuple[int, ...] = ()
 
 
 OnProgress = Callable[[Progress], None]
@@ -392,6 +425,7 @@ class GenerateSpec:
     output: where the finished file goes, absolute. scratch: a folder for temporary files on the same file system. tail:
     of the first clip. attention_plan: the attention backend of each step of `sampling.steps`, from the first; empty
     where `attention` runs them all. loras: adapters, all active at once.
+    reuse: which steps are spared; None computes them all.
     request: the client's own words, echoed into saved latents; never logged.
     """
 
@@ -412,6 +446,7 @@ class GenerateSpec:
     attention: str | None = None
     attention_plan: tuple[str, ...] = ()
     linear: str | None = None
+    reuse: StepReuse | None = None
     loras: tuple[AdapterUse, ...] = ()
     encode: EncodeSettings = EncodeSettings()
     overwrite: bool = False
@@ -437,7 +472,8 @@ class Check:
 @dataclass(frozen=True, slots=True)
 class Clip:
     """A finished clip and the facts about it; what `Engine.generate` returns. variants: the further clips of a request
-    that asked for several, in order; figures of time and memory are the whole request's and stand in the first."""
+    that asked for several, in order; figures of time and memory are the whole request's and stand in the first.
+    skipped_steps: of all steps, those that were reused; `forwards` counts the others."""
 
     output: Path
     sha256: str
@@ -457,6 +493,7 @@ class Clip:
     latents_output: Path | None = None
     diagnostics: Mapping[str, Any] | None = None
     variants: tuple[Clip, ...] = ()
+    skipped_steps: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,7 @@
 
 `routes` and the OpenAI shape ask for plain dictionaries, since a list of a hundred jobs has to be cheap; the models say
 the same for OpenAPI, and a test holds the two together. The words are service-contract "The answer (a job)". Fields for
-what this version never does (skipped steps, evidence) are there with the value that says so, since clients read
-them.
+what a request asked nothing of are there with the value that says so, since clients read them.
 """
 
 from __future__ import annotations
@@ -83,7 +82,9 @@ class LoraAnswer(BaseModel):
 
 class JobAnswer(BaseModel):
     """A job. Of several clips, `output`, `sha256`, `bytes` and `url` are those of the first; `fps` is that of the file,
-    `frames` and `seconds` count 24 a second. `attempt`: how often an engine has begun it. `expires_at`: when its clips
+    `frames` and `seconds` count 24 a second. `forwards`: evaluations of the model; `skipped_steps`: steps that were
+    made of earlier ones instead, so far while it runs.
+    `attempt`: how often an engine has begun it. `expires_at`: when its clips
     are removed. Times RFC 3339, UTC; timings seconds."""
 
     id: str
@@ -169,7 +170,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "seed": first["seed"],
         "steps": spec.sampling.steps,
         "forwards": clip.forwards if clip else None,
-        "skipped_steps": 0,
+        "skipped_steps": clip.skipped_steps if clip else len(job.progress.skipped),
         "sampler": spec.sampling.sampler,
         "scheduler": spec.sampling.scheduler,
         "shift": spec.sampling.shift,

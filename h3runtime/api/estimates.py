@@ -52,7 +52,9 @@ class ReasonAnswer(BaseModel):
 
 
 class EstimateAnswer(BaseModel):
-    """What a request would take. `rows`: packed rows by segment and `total`. `memory`: bytes by part, of
+    """What a request would take. `rows`: packed rows by segment and `total`. `forwards`: less the steps that a
+    `cache_mode` is likely to reuse, as its schedule tells; what `first_block` will reuse nobody can tell.
+    `memory`: bytes by part, of
     `predicted_peak_bytes` in all at the worst moment. `would_fit`: what to ask for instead, if memory is short."""
 
     task: Literal["t2va", "i2va", "l2va", "fl2va", "ref2va"]

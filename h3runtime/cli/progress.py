@@ -100,7 +100,8 @@ class ProgressBar:
         now = time.monotonic()
         if progress.stage == self._stage and progress.step > self._step:
             seconds = (now - self._step_began) / (progress.step - self._step)
-            self.say(f"{progress.stage} {progress.step}/{progress.steps}  {seconds:.3f} s")
+            reused = "  reused" if progress.step - 1 in progress.skipped and progress.stage == "sampling" else ""
+            self.say(f"{progress.stage} {progress.step}/{progress.steps}  {seconds:.3f} s{reused}")
         if progress.stage != self._stage or progress.step != self._step:
             self._step, self._step_began = progress.step, now
 
@@ -112,4 +113,5 @@ class ProgressBar:
 
 def _label(progress: Progress) -> str:
     label = LABELS.get(progress.stage, progress.stage)
-    return f"{label} {progress.step}/{progress.steps}" if progress.steps > 1 else label
+    told = f"{label} {progress.step}/{progress.steps}" if progress.steps > 1 else label
+    return f"{told}, {len(progress.skipped)} reused" if progress.skipped and progress.stage == "sampling" else told

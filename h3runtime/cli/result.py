@@ -30,6 +30,7 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
         "seed": str(clip.seed),
         "steps": sampling.steps,
         "forwards": clip.forwards,
+        "skipped_steps": clip.skipped_steps,
         "sampler": sampling.sampler,
         "scheduler": sampling.scheduler,
         "attention": clip.attention,

@@ -9,91 +9,51 @@ with a network, a layout and conditions; its `Latents` go to the VAEs.
                the sampler moves x
 
 The host stays one step behind an accelerator: step i is launched, then step i - 1 is looked at, reported and may end
-the run. So nothing waits for a step in flight, and a stop takes effect within a step.
+the run. So nothing waits for a step in flight, and a stop takes effect within a step. With
+`reuse` a step of its window waits for the one before it: whether to launch it is decided by what that one made.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from dataclasses import dataclass, replace
+from typing import Generic
 
 import torch
 
 from h3runtime.backends.attention.base import AttentionBackend
-from h3runtime.core import Keyframe, Latents, PackedLayout, Reference, SamplerSettings, ShouldStop, TextFeatures
+from h3runtime.core import (
+    Keyframe,
+    Latents,
+    PackedLayout,
+    Reference,
+    SamplerSettings,
+    ShouldStop,
+    StepReuse,
+    TextFeatures,
+)
 from h3runtime.denoiser.carry import Carry, Streams, audio_scale
 from h3runtime.denoiser.finite import FiniteWatch
-from h3runtime.denoiser.masks import Keeper, Masks, TokenMasks
+from h3runtime.denoiser.masks import Keeper, Masks
+from h3runtime.denoiser.network import LatentSizes, Network, PreparedT, Velocities
 from h3runtime.denoiser.noise import target_noise
+from h3runtime.denoiser.reuse.log import ReuseLog
+from h3runtime.denoiser.reuse.wrapping import reusing
 from h3runtime.denoiser.sampler import Step, find_sampler, sample
 from h3runtime.denoiser.schedule import sigmas as sigmas_of
 from h3runtime.errors import JobCancelled, NumericalError
 
 STAGE = "sampling"
-PreparedT = TypeVar("PreparedT")
 
 OnStep = Callable[[Step], None]
 """Called once a step is done and known to be finite; `Step.index` counts from 0."""
-
-
-class LatentSizes(Protocol):
-    """What the loop has to know of a network's configuration."""
-
-    @property
-    def channels(self) -> int: ...
-
-    @property
-    def audio_channels(self) -> int: ...
-
-
-class Network(Protocol[PreparedT]):
-    """The DiT as the loop uses it."""
-
-    @property
-    def config(self) -> LatentSizes: ...
-
-    def refine(self, text_hidden: torch.Tensor) -> torch.Tensor:
-        """[1, L, text_dim] -> [1, L, hidden]; once a run."""
-        ...
-
-    def prepare(
-        self,
-        layout: PackedLayout,
-        refined: torch.Tensor,
-        keyframes: Sequence[Keyframe],
-        references: Sequence[Reference],
-        noise_seed: int,
-        sigmas: Sequence[float] | None,
-        *,
-        shift: float,
-        audio_shift: float,
-        attention: AttentionBackend | None,
-    ) -> PreparedT:
-        """Everything that doesn't change from step to step. `sigmas`: all that will be asked for, if their timesteps
-        follow from them alone, which masks prevent."""
-        ...
-
-    def __call__(
-        self,
-        prepared: PreparedT,
-        video: torch.Tensor,
-        audio: torch.Tensor,
-        sigma: float,
-        *,
-        step: int,
-        masks: TokenMasks | None,
-        sigma_next: float | None,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Velocities noise - x0 of both streams in their own units; audio is the stream's own latent."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Estimate(Generic[PreparedT]):
     """A network as the sampler sees it: packed fp32 x [N] and a step -> D [N]. sigmas: fp32 [n + 1] on the CPU."""
 
-    network: Network[PreparedT]
+    network: Velocities[PreparedT]
     prepared: PreparedT
     settings: SamplerSettings
     sigmas: torch.Tensor
@@ -142,12 +102,14 @@ def denoise(
     should_stop: ShouldStop | None = None,
     init: Latents | None = None,
     masks: Masks | None = None,
+    reuse: StepReuse | None = None,
 ) -> Latents:
     """One run, from noise at `settings.seed` (mixed with `init` if denoise < 1) to clean latents, fp32 on `device`.
 
     dtype: the network's, bf16 or fp32; what it reads is rounded to it. attention: instead of the network's own. With
     `masks`, their content is the initial latent unless `init` is another, and comes back bit for bit where a mask is 0;
-    ComfyUI's last update leaves it a rounding away (5e-7 measured). Raises InvalidRequest for illegal settings
+    ComfyUI's last update leaves it a rounding away (5e-7 measured). reuse: steps to spare the network (`reuse`); each
+    `Step` tells whether it was. Raises InvalidRequest for illegal settings
     before any work, JobCancelled between steps, NumericalError naming the first step whose result is not finite.
     """
     _stop_if_asked(should_stop, 0)
@@ -164,8 +126,7 @@ def denoise(
         init=init,
         masks=masks,
     )
-    steps = sample(settings.sampler, x, estimate.sigmas, estimate)
-    for done in _watched(steps, len(estimate.sigmas) - 1, device, should_stop):
+    for done in _watched(_steps(estimate, x, reuse), len(estimate.sigmas) - 1, device, should_stop):
         x = done.after
         if on_step is not None:
             on_step(done)
@@ -211,6 +172,16 @@ def begin(
     )
     estimate = Estimate(network, prepared, settings, sigmas, streams, dtype, keeper)
     return estimate, _start(noise, init, float(sigmas[0]), streams, settings)
+
+
+def _steps(estimate: Estimate[PreparedT], x: torch.Tensor, reuse: StepReuse | None) -> Iterator[Step]:
+    """All of a run from x, one by one."""
+    settings = estimate.settings
+    if reuse is None:
+        return sample(settings.sampler, x, estimate.sigmas, estimate)
+    log = ReuseLog()
+    sparing = replace(estimate, network=reusing(estimate.network, reuse, settings, log))
+    return log.told(sample(settings.sampler, x, estimate.sigmas, sparing))
 
 
 def _draw(sizes: LatentSizes, layout: PackedLayout, seed: int, init: Latents | None) -> Latents:

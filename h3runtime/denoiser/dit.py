@@ -18,7 +18,7 @@ sign is ComfyUI's too: x0 = x - sigma*velocity, the negative of what the network
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 import torch
@@ -73,6 +73,17 @@ class Prepared:
     shift: float
     audio_shift: float
     sigmas: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Passage:
+    """A forward on its way: h [S, hidden] behind the first `blocks` blocks; the next ones update it in place."""
+
+    h: torch.Tensor
+    tables: Tables
+    time: Clock
+    call: AttentionCall
+    blocks: int = 0
 
 
 class Dit(nn.Module):
@@ -169,21 +180,58 @@ class Dit(nn.Module):
         step: int = 0,
         masks: TokenMasks | None = None,
         sigma_next: float | None = None,
+        begun: Passage | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Velocities of both streams at the video's `sigma`; audio goes in and comes out as its own stream's.
 
         video [1, C, T, h, w], audio [1, 32, 2, A] -> the same shapes in the compute dtype, or in the masks' dtype where
         that is wider: masked velocities come multiplied by their mask (dit-contract §8). h, w may be odd. `step` counts
         from 0, for the attention backend; `sigma_next` is for stacked heads, found in the schedule if not given.
+        `begun`: this same forward, as far as somebody has taken it.
         """
+        way = begun or self.begin(prepared, video, audio, sigma, step=step, masks=masks)
+        return self.finish(prepared, self.advance(way), video, sigma, masks=masks, sigma_next=sigma_next)
+
+    @torch.no_grad()
+    def begin(
+        self,
+        prepared: Prepared,
+        video: torch.Tensor,
+        audio: torch.Tensor,
+        sigma: float,
+        *,
+        step: int = 0,
+        masks: TokenMasks | None = None,
+    ) -> Passage:
+        """A forward ahead of its first block; arguments as for `forward`."""
         time = self.clock(prepared, sigma, masks)
         tables = prepared.modulation.at(time.timeline)
         call = AttentionCall(prepared.attention, prepared.layout, step, self.producers, prepared.rotary)
-        h = self._embed(prepared, video, audio)
-        for index, block in enumerate(self.blocks):
-            h = block(h, tables.block(index), time.rows, call)
+        return Passage(self._embed(prepared, video, audio), tables, time, call)
+
+    @torch.no_grad()
+    def advance(self, way: Passage, stop: int | None = None) -> Passage:
+        """Through the blocks before `stop`, by default all that are left; what `way` holds is overwritten."""
+        stop = len(self.blocks) if stop is None else stop
+        h = way.h
+        for index in range(way.blocks, stop):
+            h = self.blocks[index](h, way.tables.block(index), way.time.rows, way.call)
+        return replace(way, h=h, blocks=stop)
+
+    @torch.no_grad()
+    def finish(
+        self,
+        prepared: Prepared,
+        way: Passage,
+        video: torch.Tensor,
+        sigma: float,
+        *,
+        masks: TokenMasks | None = None,
+        sigma_next: float | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The velocities that `way` is headed to, whatever blocks it went through."""
         heads = self._windows(prepared, sigma, sigma_next)
-        return self._velocities(prepared, h, tables, time, heads, video, masks)
+        return self._velocities(prepared, way.h, way.tables, way.time, heads, video, masks)
 
     def clock(self, prepared: Prepared, sigma: float, masks: TokenMasks | None = None) -> Clock:
         """The distinct timesteps of one forward and which packed row reads which."""

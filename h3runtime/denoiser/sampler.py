@@ -28,7 +28,11 @@ Denoiser = Callable[[torch.Tensor, int], torch.Tensor]
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step taken, fp32 [N] each: `x` before it, `denoised` at x, `after` it. `sigma` -> `sigma_next`."""
+    """One step taken, fp32 [N] each: `x` before it, `denoised` at x, `after` it. `sigma` -> `sigma_next`.
+
+    reused: its estimate was made of earlier ones (`reuse`); an update reads it, now and as the one before, like any
+    other. change: relative, of picture and sound, by which that was decided.
+    """
 
     index: int
     sigma: float
@@ -36,6 +40,8 @@ class Step:
     x: torch.Tensor
     denoised: torch.Tensor
     after: torch.Tensor
+    reused: bool = False
+    change: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

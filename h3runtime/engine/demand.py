@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, PackedLayout, ReferenceInput, SegmentKind
+from h3runtime.core import SAMPLES_PER_LATENT, GenerateSpec, PackedLayout, ReferenceInput, SegmentKind, StepReuse
+from h3runtime.denoiser.reuse.outlook import likely_skips
 from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine.memory_formulas import STEREO, Shot, Steps
 from h3runtime.media.vision_size import SAMPLE_EVERY, Grid, features_of, patch_grid
@@ -82,14 +83,26 @@ def _steps(spec: GenerateSpec, rows: Rows) -> Steps:
     kinds = {kind for kind, count in rows if count}
     masked = spec.source is not None
     video = VIDEO_CHANNELS * latent_frames(spec.frames) * latent_side(spec.height) * latent_side(spec.width)
+    values = video + AUDIO_CHANNELS * STEREO * audio_latents(spec.frames)
     return Steps(
         rows=sum(count for _, count in rows),
         text_rows=sum(count for kind, count in rows if kind is SegmentKind.TEXT),
-        values=video + AUDIO_CHANNELS * STEREO * audio_latents(spec.frames),
+        values=values,
         forwards=forwards(spec.sampling),
+        spared=likely_skips(spec.sampling, spec.reuse),
+        **_kept(spec.reuse, values, rows),
         clocks=2 + bool(kinds & PICTURES) + bool(kinds & set(SOUNDS)) + 2 * masked,
         ahead=not masked,
     )
+
+
+def _kept(reuse: StepReuse | None, values: int, rows: Rows) -> dict[str, int]:
+    """One or two velocities; or what all blocks but the first add to the target's rows."""
+    if reuse is None:
+        return {}
+    if reuse.mode == "first_block":
+        return {"kept_rows": sum(count for kind, count in rows if kind in (SegmentKind.VIDEO, SegmentKind.AUDIO))}
+    return {"kept_values": values * (1 if reuse.forecast == "hold" else 2)}
 
 
 def as_shown(spec: GenerateSpec) -> GenerateSpec:

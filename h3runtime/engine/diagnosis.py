@@ -1,6 +1,9 @@
 """What `diagnostics` returns about one run, as the job's answer and the line of `generate` show it.
 
-    step_seconds       of each evaluation of the model, in order, on the host's clock
+    step_seconds       of each step, in order, on the host's clock
+    reuse              of a request with a `cache_mode`: the settings, `skipped`, the steps that were made of earlier
+                       ones, counted from 0 as in step_seconds, and `changes`, by step the relative change of picture
+                       and sound; of the steps that were asked about
     latents_sha256     of the final latents: fp32 bytes, video [1, 24, T, h, w], then audio [1, 32, 2, A]
     rows               packed rows: `total`, and of each kind of segment, 0 where there is none
     segments           in packed order, {kind, source, start, stop}: rows [start, stop); `source` counts the guides for
@@ -56,6 +59,8 @@ class Diagnosis:
     def __init__(self, spec: GenerateSpec) -> None:
         self._spec = spec
         self._times: list[float] = []
+        self._skipped: list[int] = []
+        self._changes: dict[int, tuple[float, float]] = {}
         self._conditioning: dict[str, float] = {}
         self._attention: dict[str, Any] = {}
         self.latents: dict[str, torch.Tensor] = {}
@@ -96,6 +101,10 @@ class Diagnosis:
         now = time.monotonic()
         self._times.append(now - self._last)
         self._last = now
+        if step.reused:
+            self._skipped.append(step.index)
+        if step.change is not None:
+            self._changes[step.index] = step.change
         if self._spec.diagnostic_latents:
             self.latents[f"step{step.index}.x"] = step.x.cpu()
             self.latents[f"step{step.index}.denoised"] = step.denoised.cpu()
@@ -112,6 +121,7 @@ class Diagnosis:
             return None
         found: dict[str, Any] = {
             "step_seconds": self._times,
+            **self._reused(),
             "latents_sha256": sha256_of_latents(latents),
             "rows": {"total": layout.rows, **rows_by_kind(rows_of(layout))},
             "segments": [
@@ -128,6 +138,12 @@ class Diagnosis:
         if self.latents:
             found["step_latents"] = steps_path(self._spec.output).name
         return found
+
+    def _reused(self) -> dict[str, Any]:
+        if self._spec.reuse is None:
+            return {}
+        changes = {str(step): list(change) for step, change in self._changes.items()}
+        return {"reuse": {**asdict(self._spec.reuse), "skipped": self._skipped, "changes": changes}}
 
 
 def sha256_of_latents(latents: Latents) -> str:

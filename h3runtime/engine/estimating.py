@@ -81,7 +81,7 @@ class Estimator:
         capacity = capacity_bytes(self._device)
         return Estimate(
             rows=rows_by_kind(rows),
-            forwards=demand.steps.forwards,
+            forwards=demand.steps.computed,
             work=work_of(sizes, demand),
             memory=memory.told(),
             peak_bytes=memory.total,

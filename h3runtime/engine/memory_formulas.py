@@ -122,7 +122,9 @@ def audio_encode_bytes(config: AudioEncoderConfig | None, samples: int) -> int:
 @dataclass(frozen=True, slots=True)
 class Steps:
     """What a run of the network has: packed rows, those of text, values of both target latents, forwards, distinct
-    timesteps of one. ahead: the modulation of all forwards is made ahead of them, as far as a window holds it."""
+    timesteps of one. ahead: the modulation of all forwards is made ahead of them, as far as a window holds it. spared:
+    of the forwards, those that reuse is likely to spare. kept_values: numbers that it keeps of velocities; kept_rows:
+    rows that it keeps of what the blocks make; both in the compute dtype."""
 
     rows: int
     text_rows: int
@@ -130,6 +132,14 @@ class Steps:
     forwards: int
     clocks: int
     ahead: bool = True
+    spared: int = 0
+    kept_values: int = 0
+    kept_rows: int = 0
+
+    @property
+    def computed(self) -> int:
+        """Forwards that are likely to run."""
+        return self.forwards - self.spared
 
 
 LinearCalls = Callable[[str, int], CallBytes]
@@ -162,7 +172,8 @@ def sampling_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
 
 
 def _run_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
-    """cos and sin of every row, both latents as the sampler and the network have them, the text, the modulation."""
+    """cos and sin of every row, both latents as the sampler and the network have them, the text, the modulation, what
+    reuse keeps."""
     size = how.dtype.itemsize
     rotary = 2 * AXES * config.rope_freqs * size * steps.rows
     latents = steps.values * (LATENT_COPIES * FP32 + 2 * size)
@@ -170,7 +181,8 @@ def _run_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
     tables = steps.clocks * row_bytes(config.layers, config.hidden, how.dtype)
     # Tables that no window holds are made block by block.
     held = min(steps.forwards if steps.ahead else 1, WINDOW_BYTES // tables)
-    return rotary + latents + text + held * tables
+    kept = size * (steps.kept_values + steps.kept_rows * config.hidden)
+    return rotary + latents + text + held * tables + kept
 
 
 def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:

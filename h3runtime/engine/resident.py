@@ -240,6 +240,8 @@ class ResidentEngine:
         if diagnostics is not None:
             diagnostics["linear"] = told_layers(sampler.network)
         clip = self._clip(spec, decoded, sampler.attention.name, extras.latents, diagnostics)
+        skipped = len(run.skipped)
+        clip = replace(clip, forwards=clip.forwards - skipped, skipped_steps=skipped)
         return replace(clip, warnings=(*clip.warnings, *warnings))
 
     def facts(self) -> EngineFacts:

@@ -50,11 +50,14 @@ class Run:
         self._stage = ""
         self._step: int | None = None
         self._steps = 1
+        self._skipped: list[int] = []
 
     @contextmanager
     def stage(self, name: str, steps: int | None = None) -> Iterator[None]:
         """Time a stage, and put its name (and step, if it counts `steps`) on any JobError that leaves it."""
         self.check_stop()
+        if name == "sampling":
+            self._skipped = []
         self._stage, self._step, self._steps = name, None if steps is None else 0, steps or 1
         self._report(0, steps or 1)
         try:
@@ -75,9 +78,12 @@ class Run:
         if self._meter is not None:
             self._meter.end(name)
 
-    def step(self, done: int, steps: int, preview: bytes | None = None) -> None:
-        """`done` of `steps` of the current stage are behind us. preview: see `core.Progress`."""
+    def step(self, done: int, steps: int, preview: bytes | None = None, *, reused: bool = False) -> None:
+        """`done` of `steps` of the current stage are behind us. preview: see `core.Progress`. reused: the last of them
+        was made of earlier ones."""
         self._step = done
+        if reused:
+            self._skipped.append(done - 1)
         self._report(done, steps, preview)
         self.check_stop()
 
@@ -101,6 +107,11 @@ class Run:
     @property
     def should_stop(self) -> ShouldStop:
         return self._should_stop
+
+    @property
+    def skipped(self) -> tuple[int, ...]:
+        """Steps of the clip in hand that were made of earlier ones, counted from 0 over all its sampling."""
+        return tuple(self._skipped)
 
     @property
     def peaks(self) -> dict[str, int]:
@@ -142,7 +153,7 @@ class Run:
         fraction = min(fraction, 1.0)
         elapsed = self.timer.total
         eta = elapsed * (1 - fraction) / fraction if fraction > 0.02 else None
-        self._on_progress(Progress(self._stage, done, steps, fraction, eta, preview=preview))
+        self._on_progress(Progress(self._stage, done, steps, fraction, eta, preview=preview, skipped=self.skipped))
 
 
 def _times(stage: str, clips: int) -> int:

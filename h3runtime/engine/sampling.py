@@ -64,7 +64,7 @@ class Sampler:
         def on_step(step: Step) -> None:
             diagnosis.step(step)
             is_last = step.index + 1 == count
-            run.step(step.index + 1, count, previews.look(step.denoised, is_last=is_last))
+            run.step(step.index + 1, count, previews.look(step.denoised, is_last=is_last), reused=step.reused)
 
         with run.stage("sampling", count), diagnosis.attending(self.tally):
             latents = denoise(
@@ -80,6 +80,7 @@ class Sampler:
                 on_step=on_step,
                 should_stop=run.should_stop,
                 masks=given.conditions.masks,
+                reuse=spec.reuse,
             )
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)

@@ -36,7 +36,7 @@ UNIT_KERNEL = 7
 
 def work_of(models: ModelSizes, demand: Demand) -> Work:
     target = demand.target
-    sampling = demand.steps.forwards * forward_work(models.transformer, demand.rows) + refiner_work(
+    sampling = demand.steps.computed * forward_work(models.transformer, demand.rows) + refiner_work(
         models.transformer, demand
     )
     return Work(

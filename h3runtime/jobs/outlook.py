@@ -26,7 +26,11 @@ class Outlook:
         """From one that succeeded; not from the first after a start."""
         if job.clip is None or job.first_after_start or self._facts is None:
             return
-        if (work := learned(job.work, job.clip.timings)) is not None:
+        timings = dict(job.clip.timings)
+        if job.spec.reuse is not None:
+            # Which steps were reused was foretold at best: its seconds are no measure of that work.
+            timings.pop("sampling", None)
+        if (work := learned(job.work, timings)) is not None:
             self._history.learn(work, job.checkpoint or self._facts.checkpoint, self._facts.device)
 
     def predict(self, work: Work | None) -> dict[str, float] | None:

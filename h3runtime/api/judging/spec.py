@@ -11,6 +11,7 @@ from h3runtime.api.judging.clip import Judged
 from h3runtime.api.judging.resolve import sampling_of
 from h3runtime.api.request import FormatBody, GenerateBody
 from h3runtime.api.rules import Backends
+from h3runtime.api.rules.reuse import reuse_of
 from h3runtime.core import AdapterUse, EncodeSettings, GenerateSpec, TailRequest
 
 
@@ -50,6 +51,7 @@ def spec_of(
         attention=chosen.attention,
         attention_plan=resolved.attention_plan,
         linear=chosen.linear,
+        reuse=reuse_of(body),
         loras=loras,
         encode=encode_of(body.format),
         overwrite=body.overwrite,

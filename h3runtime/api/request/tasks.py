@@ -19,7 +19,17 @@ from h3runtime.api.request.options import DiagnosticsBody, FormatBody
 from h3runtime.api.request.speed import MAX_ENTRIES, MAX_LORAS, SUBSAMPLE_FACTORS, LoraBody, PlanBody, RefineBody
 from h3runtime.api.request.values import MAX_SEED, RANDOM_SEED, read_aspect, read_diagnostics, read_prompt, read_seed
 from h3runtime.api.strict import Strict, refusal
-from h3runtime.core import MAX_STEPS, MIN_SIDE, SHIFT_RANGE, SIDE_MULTIPLE, Task
+from h3runtime.core import (
+    MAX_REUSE_THRESHOLD,
+    MAX_STEPS,
+    MIN_SIDE,
+    REUSE_SUBSAMPLE,
+    REUSE_THRESHOLDS,
+    REUSE_WINDOW,
+    SHIFT_RANGE,
+    SIDE_MULTIPLE,
+    Task,
+)
 
 GUIDES = ("first_frame", "last_frame", "continue_from", "keyframes")
 """Fields that anchor something at frames of the target, in the order of the packed sequence."""
@@ -30,6 +40,7 @@ INPUTS = (*GUIDES, "references")
 """Fields that decide the task. `source` and `masks` go with any."""
 
 
+THRESHOLDS = ", ".join(f"{mode} {threshold:g}" for mode, threshold in REUSE_THRESHOLDS.items())
 PROMPT_SCHEMA = {"type": "string", "minLength": 1, "maxLength": MAX_PROMPT, "pattern": r"\S"}
 SIDE_SCHEMA: dict[str, Any] = {"minimum": MIN_SIDE, "multipleOf": SIDE_MULTIPLE}
 """For OpenAPI; the rule itself says which sides are near (`rules.canvas`)."""
@@ -93,16 +104,38 @@ class GenerateBody(Strict):
         None, description="Chooses the backends; all but exact need evidence for what is loaded."
     )
     cache_mode: Literal["none", "easycache", "h3_cache", "first_block"] | None = Field(
-        None, description="How steps are reused. Default: none."
+        None,
+        description="Makes some steps from earlier ones instead of computing them, while this stays below "
+        "cache_threshold, for picture and sound each: the relative change of the latents since the last computed step, "
+        "summed step by step (easycache), that of the step itself (h3_cache), or that of what the first block adds "
+        "since the last computed step (first_block). Default: none.",
     )
-    cache_threshold: float | None = Field(None, ge=0, description="Of a cache mode: change below which a step is kept.")
-    cache_start_percent: float | None = Field(None, ge=0, le=1, description="Of a cache mode: where it begins, 0..1.")
-    cache_end_percent: float | None = Field(None, ge=0, le=1, description="Of a cache mode: where it ends, 0..1.")
+    cache_threshold: float | None = Field(
+        None,
+        ge=0,
+        le=MAX_REUSE_THRESHOLD,
+        description=f"Of a cache mode: change below which a step is reused; 0 reuses none. Default: {THRESHOLDS}.",
+    )
+    cache_start_percent: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Of a cache mode: share of the run before which every step is computed. "
+        f"Default: {REUSE_WINDOW[0]:g}.",
+    )
+    cache_end_percent: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Of a cache mode: share of the run from which on every step is computed. "
+        f"Default: {REUSE_WINDOW[1]:g}.",
+    )
     cache_subsample_factor: int | None = Field(
         None,
         ge=SUBSAMPLE_FACTORS[0],
         le=SUBSAMPLE_FACTORS[1],
-        description="Of a cache mode: each how many-th row is compared.",
+        description="Of a cache mode: each how many-th latent of a row and line, or packed row, is compared. "
+        f"Default: {REUSE_SUBSAMPLE}.",
     )
     loras: Annotated[tuple[LoraBody, ...], Field(strict=False, max_length=MAX_LORAS)] = Field(
         (), description="Adapters, by names that `/ready` lists."

@@ -15,10 +15,10 @@ from pydantic_core import ErrorDetails
 
 from h3runtime.api.prompt.body import PROMPT_LEGAL
 from h3runtime.api.request.inputs import SOUND_LEGAL
-from h3runtime.api.request.speed import STEPS_LEGAL
+from h3runtime.api.request.speed import STEPS_LEGAL, SUBSAMPLE_FACTORS
 from h3runtime.api.request.tasks import MAX_CLIPS, PRIORITIES, GenerateBody
 from h3runtime.api.strict import bodies_in, shown
-from h3runtime.core import MAX_STEPS, SHIFT_RANGE, Task
+from h3runtime.core import MAX_REUSE_THRESHOLD, MAX_STEPS, SHIFT_RANGE, Task
 from h3runtime.errors import Offence
 
 Location = tuple[int | str, ...]
@@ -78,8 +78,10 @@ RANGES: Mapping[str, str] = {
     "attention_plan[].steps": STEPS_LEGAL,
     "attention_plan[].every": f"1..{MAX_STEPS}",
     "quality": "'exact', or 'high', 'medium', 'low' with evidence for what is loaded",
+    "cache_threshold": f"0..{MAX_REUSE_THRESHOLD:g}",
     "cache_start_percent": "0..1",
     "cache_end_percent": "0..1",
+    "cache_subsample_factor": f"{SUBSAMPLE_FACTORS[0]}..{SUBSAMPLE_FACTORS[1]}",
     "loras": "a list of {name, strength, alpha, partial}",
     "refine": "{scale, steps, denoise}, or none",
     "refine.scale": "1.5..2",

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from h3runtime.api.request import GenerateBody
+from h3runtime.api.rules.reuse import judge_reuse
 from h3runtime.api.rules.verdict import Verdict
 from h3runtime.core import BackendChoice
 
@@ -22,13 +23,7 @@ def judge_levels(body: GenerateBody, verdict: Verdict) -> None:
         verdict.refuse(
             "quality", f"there is no evidence of {body.quality!r} for the loaded checkpoint", "'exact', or none"
         )
-    if body.cache_mode not in (None, "none"):
-        beside = f", and contradicts quality {body.quality!r}" if body.quality == "exact" else ""
-        verdict.refuse("cache_mode", f"{body.cache_mode!r} is not available here{beside}", "'none'")
-    elif "cache_mode" not in verdict.broken:
-        for name in CACHE_FIELDS:
-            if getattr(body, name) is not None:
-                verdict.refuse(name, "does nothing without a cache_mode", "leave it out")
+    judge_reuse(body, verdict)
     if body.refine is not None:
         verdict.refuse("refine", "no upscaler is configured", "null, or leave it out")
 

@@ -62,6 +62,7 @@ def _clip_facts(index: int, plan: Planned, clip: Clip) -> dict[str, Any]:
         "seed": str(clip.seed),
         "steps": spec.sampling.steps,
         "forwards": clip.forwards,
+        "skipped_steps": clip.skipped_steps,
         "attention": clip.attention,
         "linear": clip.linear,
         "loras": [lora_answer(use) for use in spec.loras],

@@ -30,6 +30,11 @@ FIELDS = {
     "shift": (float, "Sigma shift of the picture. Default: 12."),
     "audio_shift": (float, "Sigma shift of the sound. Default: 3."),
     "seed": (str, "0..2^64-1; -1, the default, draws one."),
+    "cache_mode": (str, "Make some steps from earlier ones: easycache, h3_cache or first_block. Default: none."),
+    "cache_threshold": (float, "Change below which a step is reused, 0..3; 0 reuses none. Default: the mode's."),
+    "cache_start_percent": (float, "Share of the run, 0..1, before which every step is computed. Default: 0.15."),
+    "cache_end_percent": (float, "Share of the run from which on every step is computed. Default: 0.95."),
+    "cache_subsample_factor": (int, "Each how many-th latent or row is compared. Default: 8."),
 }
 """Request field -> type of its flag, help. Defaults are the request's."""
 MEDIA = {

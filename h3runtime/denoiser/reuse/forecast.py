@@ -1,0 +1,58 @@
+"""Velocities of computed steps -> the velocity of a step that isn't computed.
+
+    hold     v                                                 the last computed one
+    taylor   v + (v - v_before) (l - l_v) / (l_v - l_before)   the line through the last two
+
+    l = ln((1 - sigma) / sigma)
+
+Each stream on its own sigma. The velocity is the denoised delta by sigma: (D - x) / -sigma. It is what is kept, since
+the delta itself shrinks with sigma: reused as it is at a lower sigma, it steps too far (SSIM 0.991 where a held
+velocity has 0.999, 6 of 20 steps reused, h3-nano). Of the clocks to draw the line over, the log signal-to-noise ratio
+was the best of six (relative L2 of the final latents half that of a held velocity); a parabola through three was
+worse. Fed and read by `latents`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from h3runtime.core import Forecast
+
+CLEANEST, NOISIEST = 1e-3, 1e-3
+"""Least sigma and least 1 - sigma that a clock counts: it would be infinite at the ends."""
+
+
+def clock(sigma: float) -> float:
+    """ln((1 - sigma) / sigma), rising from noise to clean."""
+    return math.log(max(1.0 - sigma, NOISIEST) / max(sigma, CLEANEST))
+
+
+@dataclass(slots=True)
+class Extrapolation:
+    """One stream's. Keeps one velocity, or two where a line is drawn."""
+
+    kind: Forecast
+    _clocks: list[float] = field(default_factory=list, init=False)
+    _velocities: list[torch.Tensor] = field(default_factory=list, init=False)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._clocks
+
+    def note(self, sigma: float, velocity: torch.Tensor) -> None:
+        """A computed step's, any shape and dtype, at the stream's own sigma."""
+        kept = 1 if self.kind == "hold" else 2
+        self._clocks = [*self._clocks, clock(sigma)][-kept:]
+        self._velocities = [*self._velocities, velocity][-kept:]
+
+    def at(self, sigma: float) -> torch.Tensor:
+        """For a step at `sigma`, shaped as the last one noted and in its dtype; on the line in fp32."""
+        last = self._velocities[-1]
+        if len(self._clocks) < 2 or self._clocks[-1] == self._clocks[-2]:
+            return last
+        before, here = self._clocks
+        share = (clock(sigma) - here) / (here - before)
+        return torch.lerp(self._velocities[0].float(), last.float(), 1.0 + share).to(last.dtype)
