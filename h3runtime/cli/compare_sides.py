@@ -26,7 +26,8 @@ from h3runtime.cli.stopping import Stopping
 from h3runtime.errors import Offence, OutputExists, invalid
 from h3runtime.settings import SERVICE_ONLY, add_flags
 
-READ_HERE = frozenset({"url_allow", "max_upload_bytes"})
+READ_HERE = frozenset({"url_allow", "max_upload_bytes", "data_dir"})
+"""Settings of the service that count here too: of a request's media, and where evidence of quality levels lies."""
 
 
 def add_side_flags(parser: argparse.ArgumentParser) -> None:

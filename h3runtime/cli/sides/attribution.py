@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
 import torch
 from safetensors import safe_open
@@ -24,11 +24,11 @@ from h3runtime.cli.sides.engines import in_place, linear_of
 from h3runtime.cli.sides.making import Made
 from h3runtime.cli.sides.parts import BlockFound, BlockRun, agreement_of, compare_block, keep_block
 from h3runtime.core import GenerateSpec, SamplerSettings
-from h3runtime.denoiser.blocks import AttentionCall, Block
+from h3runtime.denoiser.blocks import Block
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.denoise import Estimate, begin
-from h3runtime.denoiser.dit import Dit, Prepared
-from h3runtime.denoiser.plan import Tables
+from h3runtime.denoiser.dit import Dit, Passage, Prepared
+from h3runtime.denoiser.masks import TokenMasks
 from h3runtime.denoiser.schedule import sigmas
 from h3runtime.engine.conditions.gathering import conditions_of
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
@@ -76,46 +76,35 @@ class Walker:
     own_steps: tuple[int, ...]
 
     @torch.no_grad()
-    def enter(self, x: torch.Tensor, step: int) -> Entered:
-        """What its block 0 is given at x, fp32 [N] anywhere."""
+    def enter(self, x: torch.Tensor, step: int) -> Passage:
+        """Its forward at x, fp32 [N] anywhere, ahead of block 0."""
+        caught = _Caught(self.network)
         with self.active():
-            return entered(self.network, self.estimate, x.to(self.network.device), step, self.own_steps[step])
+            replace(self.estimate, network=caught)(x.to(self.network.device), step)
+        assert caught.way is not None
+        return replace(caught.way, call=replace(caught.way.call, step=self.own_steps[step]))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Entered:
-    """h [S, hidden], the tables of every block, which row reads what, and what the blocks are called with."""
+class _Caught:
+    """Stands in for a network: keeps a forward ahead of its first block, and goes no further."""
 
-    h: torch.Tensor
-    tables: Tables
-    rows: Any
-    call: AttentionCall
+    def __init__(self, network: Dit) -> None:
+        self.network = network
+        self.way: Passage | None = None
 
-
-class _Stop(Exception):
-    """Ends a forward at its first block."""
-
-    def __init__(self, arguments: tuple[Any, ...]) -> None:
-        super().__init__()
-        self.arguments = arguments
-
-
-def entered(network: Dit, estimate: Estimate[Prepared], x: torch.Tensor, step: int, own_step: int) -> Entered:
-    """A forward as far as block 0, everything before it by the network itself."""
-
-    def stop(_: torch.nn.Module, arguments: tuple[Any, ...]) -> None:
-        raise _Stop(arguments)
-
-    hook = network.blocks[0].register_forward_pre_hook(stop)
-    try:
-        estimate(x, step)
-    except _Stop as reached:
-        h, _, rows, call = reached.arguments
-    finally:
-        hook.remove()
-    masks = None if estimate.keeper is None else estimate.keeper.tokens
-    clock = network.clock(estimate.prepared, float(estimate.sigmas[step]), masks)
-    return Entered(h, estimate.prepared.modulation.at(clock.timeline), rows, replace(call, step=own_step))
+    def __call__(
+        self,
+        prepared: Prepared,
+        video: torch.Tensor,
+        audio: torch.Tensor,
+        sigma: float,
+        *,
+        step: int,
+        masks: TokenMasks | None,
+        sigma_next: float | None,  # noqa: ARG002  # of the heads
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self.way = self.network.begin(prepared, video, audio, sigma, step=step, masks=masks)
+        return torch.zeros_like(video), torch.zeros_like(audio)
 
 
 def walker(engine: ResidentEngine, spec: GenerateSpec, sampling: SamplerSettings, run: Run) -> Walker:
@@ -175,7 +164,7 @@ def runs_of(side: Walker, step: int, x: torch.Tensor) -> Iterator[BlockRun]:
     h, place = begun.h, _place(side.network.config, begun.h)
     for index, block in enumerate(side.network.blocks):
         with side.active():
-            run = keep_block(cast(Block, block), h, begun.tables.block(index), begun.rows, begun.call, place)
+            run = keep_block(cast(Block, block), h, begun.tables.block(index), begun.time.rows, begun.call, place)
         h = run.after.to(h.device)
         yield run
 
@@ -189,7 +178,7 @@ def compared(side: Walker, step: int, x: torch.Tensor, runs: Iterable[BlockRun],
             entering = agreement_of(run.h.to(begun.h.device), begun.h)
         with side.active():
             block = cast(Block, side.network.blocks[index])
-            found.append(compare_block(block, run, begun.tables.block(index), begun.rows, begun.call))
+            found.append(compare_block(block, run, begun.tables.block(index), begun.time.rows, begun.call))
         on_block()
     return StepBlocks(step, float(side.estimate.sigmas[step]), entering, tuple(found))
 

@@ -97,7 +97,8 @@ def amplified(a: NDArray[np.uint8], b: NDArray[np.uint8], gain: int) -> NDArray[
 def told_side(made: Made) -> str:
     """`linear=fp8 · 12 forwards · 8.31 s`."""
     clip = made.clip
-    ran = f"{clip.forwards} forwards · {clip.linear} · {clip.attention} · {clip.timings.get('total', 0.0):.2f} s"
+    steps = f"{clip.forwards} forwards" + (f", {len(made.reused)} steps reused" if made.reused else "")
+    ran = f"{steps} · {clip.linear} · {clip.attention} · {clip.timings.get('total', 0.0):.2f} s"
     return f"{made.half.side.label}   ·   {ran}"
 
 
@@ -152,18 +153,18 @@ def _put_steps(page: Page, found: SidesFound) -> None:
     steps = found.steps
     paired = "" if steps.pairing == "step" else ", paired by sigma"
     half = (INNER - 24) / 2
+    reused = [i for i, point in enumerate(steps.denoised) if point.a in found.a.reused or point.b in found.b.reused]
+    told = f"estimate at each step, relative L2{paired}" + ("; shaded: reused" if reused else "")
+    left, right = Box(MARGIN, page.y, half, CHART), Box(MARGIN + half + 24, page.y, half, CHART)
     page.room(CHART + 24)
-    for column, (title, points) in enumerate(
-        (
-            (f"estimate at each step, relative L2{paired}", steps.denoised),
-            ("latents, relative L2; the last is final", steps.latents),
-        )
-    ):
-        _put_far(page, Box(MARGIN + column * (half + 24), page.y, half, CHART), title, points)
+    _put_far(page, left, told, steps.denoised, [(i - 0.5, i + 0.5) for i in reused])
+    _put_far(page, right, "latents, relative L2; the last is final", steps.latents)
     page.y += CHART + 24
 
 
-def _put_far(page: Page, box: Box, title: str, points: Sequence[StepPoint]) -> None:
+def _put_far(
+    page: Page, box: Box, title: str, points: Sequence[StepPoint], shades: Sequence[tuple[float, float]] = ()
+) -> None:
     curves = [
         Curve(NAMES[s], COLOURS[s], [(i, _positive(point.streams[s].rel_l2)) for i, point in enumerate(points)])
         for s in STREAMS
@@ -178,6 +179,7 @@ def _put_far(page: Page, box: Box, title: str, points: Sequence[StepPoint]) -> N
         Axis(0, max(len(points) - 1, 1), ticks),
         log_axis(values),
         curves,
+        shades,
     )
 
 
@@ -253,6 +255,12 @@ def _put_blocks(page: Page, found: SidesFound) -> None:
         page.y += 24
         return
     heat = _Heat.of(found.blocks)
+    if not heat.parts:
+        at = ", ".join(str(step.step) for step in found.blocks)
+        page.room(30)
+        page.text(MARGIN, page.y, f"no block adds anything at steps {at}, given A's own input", 14, FAINT, most=INNER)
+        page.y += 24
+        return
     for step in found.blocks:
         _put_step(page, step, heat)
     _put_legend(page, heat)

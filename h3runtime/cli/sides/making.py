@@ -38,6 +38,12 @@ class Made:
         return self.half.side.name
 
     @property
+    def reused(self) -> frozenset[int]:
+        """Steps, from 0, that were made of earlier ones (`cache_mode`)."""
+        told = (self.clip.diagnostics or {}).get("reuse", {})
+        return frozenset(told.get("skipped", ()))
+
+    @property
     def latents(self) -> Path:
         return latents_path(self.spec.output)
 

@@ -171,7 +171,18 @@ class WatchedAttention:
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:
-        out = self.own.attend(q, k, v, layout=layout, step=step)
+        return self._seen(self.own.attend(q, k, v, layout=layout, step=step))
+
+    def attend_at(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int, place: Any
+    ) -> torch.Tensor:
+        """For a backend that asks where in the network it is called."""
+        asks = getattr(self.own, "attend_at", None)
+        if asks is None:
+            return self.attend(q, k, v, layout=layout, step=step)
+        return self._seen(asks(q, k, v, layout=layout, step=step, place=place))
+
+    def _seen(self, out: torch.Tensor) -> torch.Tensor:
         self.watch.see("attention", out)
         return out
 

@@ -6,7 +6,7 @@
     engines, why      `shared`, `beside` or `in turn`, and why
     identical         nothing differs anywhere: no step, no block, no picture, no sample
     steps             `pairing` by step or by sigma; `denoised`, `latents`: each pair of steps with the figures of both
-                      streams; `final`: of the final latents
+                      streams, and of an estimate whether a side reused earlier ones for it; `final`: the final latents
     blocks            for each chosen step: `entering`, the sequence before block 0; `worst`, the block that adds most;
                       for each block its figures, its parts' and its worst part. Null with `why_no_blocks` where the
                       sides' blocks can't be compared
@@ -38,22 +38,10 @@ from h3runtime.media.agreement import Agreement
 
 WORST = 5
 OF_BOTH = ("task", "prompt", "width", "height", "frames", "seconds", "seed")
-OF_EACH = (
-    "steps",
-    "forwards",
-    "sampler",
-    "scheduler",
-    "attention",
-    "linear",
-    "loras",
-    "checkpoint",
-    "device",
-    "sha256",
-    "checks",
-    "timings",
-    "memory",
-    "warnings",
+NOT_TOLD = frozenset(
+    {*OF_BOTH, "status", "output", "outputs", "bytes", "fps", "format", "samples", "latents", "version"}
 )
+"""Of what `generate` tells of a clip: what both share, and what has a place of its own."""
 GONE = "step_latents"
 """Names a file that isn't kept."""
 
@@ -95,7 +83,7 @@ def _side(made: Made, told: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         "settings": dict(side.settings),
         "output": str(folder / made.spec.output.name),
         "latents": str(folder / made.latents.name),
-        **{name: told[name] for name in OF_EACH},
+        **{name: value for name, value in told.items() if name not in NOT_TOLD},
         "diagnostics": diagnostics,
     }
 
@@ -104,7 +92,7 @@ def _steps(found: SidesFound) -> dict[str, Any]:
     steps = found.steps
     return {
         "pairing": steps.pairing,
-        "denoised": [_step(point) for point in steps.denoised],
+        "denoised": [_step(point) | _reused(found, point) for point in steps.denoised],
         "latents": [_step(point) for point in steps.latents],
         "final": {name: figures(sums) for name, sums in steps.final.items()},
     }
@@ -113,6 +101,11 @@ def _steps(found: SidesFound) -> dict[str, Any]:
 def _step(point: StepPoint) -> dict[str, Any]:
     told = {"a": point.a, "b": point.b, "sigma_a": point.sigma_a, "sigma_b": point.sigma_b}
     return told | {name: figures(sums) for name, sums in point.streams.items()}
+
+
+def _reused(found: SidesFound, point: StepPoint) -> dict[str, bool]:
+    """Whether a side made its step of earlier ones, without asking the network."""
+    return {"reused_a": point.a in found.a.reused, "reused_b": point.b in found.b.reused}
 
 
 def _blocks(found: SidesFound) -> list[dict[str, Any]]:

@@ -21,7 +21,10 @@ def _lines(facts: Mapping[str, Any]) -> Iterator[str]:
     yield f"{request['prompt']!r}, {shape}, seed {request['seed']}"
     for name in "ab":
         side = facts[name]
-        ran = f"{side['forwards']} forwards, {side['linear']}, {side['attention']}, {side['timings']['total']:.2f} s"
+        steps = f"{side['forwards']} forwards" + (
+            f", {spared} steps reused" if (spared := side["skipped_steps"]) else ""
+        )
+        ran = f"{steps}, {side['linear']}, {side['attention']}, {side['timings']['total']:.2f} s"
         yield f"  {name.upper()}  {side['words']}  ({ran})"
     yield f"engines: {facts['engines']}, {facts['why']}"
     if facts["identical"]:
@@ -39,7 +42,8 @@ def _steps(steps: Mapping[str, Any]) -> Iterator[str]:
     yield _row("step", "sigma", "video L2", "cosine", "max", "audio L2", "cosine", "max")
     for point in steps["denoised"]:
         name = f"{point['a']}" if point["a"] == point["b"] else f"{point['a']} / {point['b']}"
-        yield _row(name, f"{point['sigma_a']:.4f}", *_pair(point))
+        reused = "".join(f"   {side} reused" for side in "ab" if point[f"reused_{side}"])
+        yield _row(name, f"{point['sigma_a']:.4f}", *_pair(point)) + reused
     yield _row("final", "0", *_pair(steps["final"]))
 
 
@@ -55,12 +59,13 @@ def _blocks(facts: Mapping[str, Any]) -> Iterator[str]:
         return
     for step in facts["blocks"]:
         entering = _number(step["entering"]["rel_l2"])
-        yield f"blocks at step {step['step']}, relative L2 on A's own input; before them {entering}"
-        ordered = sorted(step["blocks"], key=lambda block: -(block["rel_l2"] or 0.0))[:SHOWN_BLOCKS]
-        for block in ordered:
+        differ = [block for block in step["blocks"] if not block["identical"] or block["worst_part"]]
+        told = f"blocks at step {step['step']}, relative L2 on A's own input; before them {entering}"
+        yield told if differ else f"blocks at step {step['step']}: none adds anything; before them {entering}"
+        for block in sorted(differ, key=lambda block: -(block["rel_l2"] or 0.0))[:SHOWN_BLOCKS]:
             parts = sorted(block["parts"].items(), key=lambda part: -(part[1]["rel_l2"] or 0.0))[:SHOWN_PARTS]
             told = ", ".join(f"{name} {_number(part['rel_l2'])}" for name, part in parts if not part["identical"])
-            yield f"  block {block['block']:<4}{_number(block['rel_l2']):>12}    {told or 'no part differs'}"
+            yield f"  block {block['block']:<4}{_number(block['rel_l2']):>12}    {told}"
     if not facts["blocks"]:
         yield "blocks are not compared: --blocks-at none"
 

@@ -78,6 +78,17 @@ def _judge_film(out: Path) -> None:
     assert np.corrcoef(film[0, :length], own[:, :length].mean(axis=0))[0, 1] > 0.9
 
 
+def test_reused_steps_are_told_and_no_block_is_blamed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    out, reuse = tmp_path / "ab", "cache_mode=h3_cache,cache_threshold=3,cache_start_percent=0,cache_end_percent=1"
+    _, facts, _ = compare(capsys, out, "--steps", "4", "--b", f"{reuse},linear=dequant", "--a", "linear=dequant")
+    reused = [point["reused_b"] for point in facts["steps"]["denoised"]]
+    assert sum(reused) == facts["b"]["skipped_steps"] > 0 and not any(p["reused_a"] for p in facts["steps"]["denoised"])
+    assert facts["b"]["forwards"] + facts["b"]["skipped_steps"] == facts["a"]["forwards"] == 4
+    first = reused.index(True)
+    assert [p["video"]["identical"] for p in facts["steps"]["denoised"]][: first + 1] == [True] * first + [False]
+    assert all(step["worst"] is None for step in facts["blocks"]) and not facts["identical"]
+
+
 def test_what_is_done_to_one_product_is_found_there(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
