@@ -45,7 +45,10 @@ from h3runtime.settings import ATTENTION_ONLY, Settings, add_flags, resolve
 CANONICAL_ROWS: Final = 37_810
 """`t2va-1344x768-124f` (performance.md)."""
 TEXT_ROWS, AUDIO_ROWS = 100, 414
+CANONICAL_GRID: Final = (37, 24, 42)
 JUDGED_ROWS: Final = 4096
+STEP: Final = 4
+"""Of a run, one in which sparse backends are sparse."""
 PEERS: Final = ("diffusers",)
 Call = Callable[[], torch.Tensor]
 
@@ -101,7 +104,7 @@ def measure(shape: Shape, settings: Settings, names: Sequence[str], runs: int, p
     determinism.pin()
     place = choose_device(settings.device)
     found = Attentions(place.device, AttentionOptions.of(settings))
-    found.fit({shape.head_dim})
+    found.fit({shape.head_dim}, "needs to_gate_compress of a model, and there is none here")
     qkv = _qkv(shape, place.device)
     calls = _calls(found, names, qkv, layout_of(shape.rows))
     if peer is not None:
@@ -124,12 +127,27 @@ def measure(shape: Shape, settings: Settings, names: Sequence[str], runs: int, p
 
 
 def layout_of(rows: int) -> PackedLayout:
-    """As many rows as asked for: text and sound as in the canonical clip, or a tenth each of few; the rest pictures."""
+    """As many rows as asked for: text and sound as in the canonical clip, or a tenth each of few; the rest pictures, in
+    the canonical grid or one that is as near to a cube as their number allows."""
     text, audio = min(TEXT_ROWS, rows // 10), min(AUDIO_ROWS, rows // 10)
     bounds = (0, text, text + audio, rows)
     kinds = (SegmentKind.TEXT, SegmentKind.AUDIO, SegmentKind.VIDEO)
     segments = tuple(Segment(kind, bounds[i], bounds[i + 1]) for i, kind in enumerate(kinds))
-    return PackedLayout(1, 2, 2, audio, segments, np.zeros((rows, 3)), np.ones(text, dtype=np.int64))
+    frames, height, width = _grid(rows - text - audio)
+    tags = np.ones(text, dtype=np.int64)
+    return PackedLayout(frames, 2 * height, 2 * width, audio, segments, np.zeros((rows, 3)), tags)
+
+
+def _grid(rows: int) -> tuple[int, int, int]:
+    if rows == math.prod(CANONICAL_GRID):
+        return CANONICAL_GRID
+    frames = _divisor(rows, rows ** (1 / 3))
+    height = _divisor(rows // frames, (rows // frames) ** 0.5)
+    return frames, height, rows // frames // height
+
+
+def _divisor(of: int, near: float) -> int:
+    return min((d for d in range(1, of + 1) if of % d == 0), key=lambda d: abs(d - near))
 
 
 def judged(calls: dict[str, Call], qkv: Sequence[torch.Tensor]) -> tuple[dict[str, float], dict[str, str]]:
@@ -200,7 +218,7 @@ def _calls(
             if names:
                 raise
             continue
-        calls[name] = lambda attend=backend.attend: attend(*qkv, layout=layout, step=0)  # type: ignore[misc]
+        calls[name] = lambda attend=backend.attend: attend(*qkv, layout=layout, step=STEP)  # type: ignore[misc]
     return calls
 
 

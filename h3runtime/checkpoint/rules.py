@@ -36,9 +36,12 @@ TRANSFORMER = LoadRule(
     switched=("blocks.*.attn.qkv_proj", "blocks.*.attn.out_proj", "blocks.*.mlp.fc1", "blocks.*.mlp.fc2"),
 )
 """Stored dtypes are kept: F32 islands, F16 or BF16 AdaLN, any format for any linear (checkpoint-formats §2.3, §2.6).
-`to_gate_compress` belongs to sparse attention and is unused by a dense forward (dit-contract §1.2). The blocks' four
-linears are nearly all the work of a step and read the compute dtype; the projections before and after them are FP32 or
-run once a request, and modulation is made ahead of the loop."""
+`to_gate_compress` belongs to sparse attention and is unused by a dense forward (dit-contract §1.2), 3.9 GB in BF16.
+The blocks' four linears are nearly all the work of a step and read the compute dtype; the projections before and after
+them are FP32 or run once a request, and modulation is made ahead of the loop."""
+
+TRANSFORMER_GATED = replace(TRANSFORMER, ignored=())
+"""For a server whose attention reads `to_gate_compress`; a file without it is loaded all the same."""
 
 TEXT_ENCODER = LoadRule()
 """Stored dtypes are kept (checkpoint-formats §5.1)."""

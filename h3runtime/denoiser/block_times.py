@@ -20,7 +20,7 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.blocks import AttentionCall, Block
@@ -82,8 +82,20 @@ class TimedAttention:
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:
+        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
+
+    def attend_at(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,
+        step: int,
+        place: Place | None,
+    ) -> torch.Tensor:
         with self.watch.part("attention"):
-            return self.own.attend(q, k, v, layout=layout, step=step)
+            return attend_at(self.own, q, k, v, layout=layout, step=step, place=place)
 
 
 class TimedProducers:

@@ -17,12 +17,13 @@ except inside the attention backend, if it chooses to.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 import torch
 from torch import nn
 
-from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.backends.linear.fp8 import reads_codes
@@ -39,7 +40,8 @@ CHUNK_ALIGNMENT: Final = 128
 class AttentionCall:
     """What a block needs beside the sequence and its modulation: who attends, who makes what lies between the products.
 
-    rotary: of every row, made by the same producers; None: no rotation (refiner).
+    rotary: of every row, made by the same producers; None: no rotation (refiner). block: which one this is, for a
+    backend that asks.
     """
 
     backend: AttentionBackend
@@ -47,6 +49,7 @@ class AttentionCall:
     step: int
     producers: Producers = DEFINITION
     rotary: Rotary | None = None
+    block: int = 0
 
 
 class RmsNorm(nn.Module):
@@ -80,7 +83,7 @@ class Attention(nn.Module):
         self.k_norm = RmsNorm(config.head_dim, config.qk_norm_eps)
         self.out_proj = nn.Linear(config.inner, config.hidden, bias=False)
         if gate_compress:
-            # Held for files that carry it, so that loading stays strict; dense attention doesn't read it.
+            # Held for files that carry it, so that loading stays strict; only `vsa` reads it, and has it loaded.
             self.to_gate_compress = nn.Linear(config.hidden, config.inner, bias=False)
 
     def forward(self, x: Activation, call: AttentionCall) -> torch.Tensor:
@@ -88,9 +91,21 @@ class Attention(nn.Module):
         qkv = self.qkv_proj(x).unflatten(-1, (3, self.heads, self.head_dim))
         call.producers.norm_rotate_(qkv, self.q_norm.held, self.k_norm.held, call.rotary)
         q, k, v = qkv.unsqueeze(0).unbind(2)
-        out = call.backend.attend(q, k, v, layout=call.layout, step=call.step)
+        place = Place(call.block, partial(self._gate, x) if isinstance(x, torch.Tensor) and self.gated else None)
+        out = attend_at(call.backend, q, k, v, layout=call.layout, step=call.step, place=place)
         projected: torch.Tensor = self.out_proj(out[0].flatten(1))
         return projected
+
+    @property
+    def gated(self) -> bool:
+        """Whether `to_gate_compress` is there and was loaded."""
+        gate = getattr(self, "to_gate_compress", None)
+        return gate is not None and getattr(gate, "weight", self) is not None
+
+    def _gate(self, x: torch.Tensor) -> torch.Tensor:
+        """[S, hidden] -> [1, S, H, D]."""
+        gate: torch.Tensor = self.to_gate_compress(x)
+        return gate.view(1, -1, self.heads, self.head_dim)
 
 
 def chunk_rows(rows: int, chunks: int) -> int:
@@ -141,7 +156,7 @@ class Block(nn.Module):
         """h [S, hidden], updated in place and returned; table [M*3, 6*hidden] in h's dtype, read by `rows`."""
         shift1, scale1, gate1, shift2, scale2, gate2 = table.chunk(BLOCK_VECTORS, dim=-1)
         made = call.producers
-        codes = made.gives_codes and reads_codes(self.attn.qkv_proj)
+        codes = made.gives_codes and reads_codes(self.attn.qkv_proj) and not self.attn.gated
         x = made.norm_modulate(h, self.norm1.held, shift1, scale1, rows, codes=codes)
         made.add_gated_(h, self.attn(x, call), gate1, rows)
         codes = made.gives_codes and self.mlp.chunks == 1 and reads_codes(self.mlp.fc1)

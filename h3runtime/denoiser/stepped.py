@@ -11,7 +11,7 @@ from itertools import groupby
 
 import torch
 
-from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.core import PackedLayout
 
 
@@ -27,7 +27,19 @@ class SteppedAttention:
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:
-        return self._backends[step].attend(q, k, v, layout=layout, step=step)
+        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
+
+    def attend_at(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,
+        step: int,
+        place: Place | None,
+    ) -> torch.Tensor:
+        return attend_at(self._backends[step], q, k, v, layout=layout, step=step, place=place)
 
 
 def told_plan(names: Sequence[str]) -> str:

@@ -8,7 +8,7 @@ all of them. Does not judge. Fed by the command line.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any, Final
@@ -30,6 +30,7 @@ from h3runtime.denoiser.schedule import timesteps
 from h3runtime.denoiser.timeline import clock, runs
 from h3runtime.engine import components, determinism
 from h3runtime.engine.device import choose_device
+from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.resident import COMPUTE_DTYPE
 from h3runtime.errors import Offence, invalid
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
@@ -38,6 +39,8 @@ from h3runtime.settings import Settings
 
 SIGMA, SHIFT, AUDIO_SHIFT = 0.9, 12.0, 3.0
 """A step in the middle of a run: text and video read one timestep, audio another."""
+STEP: Final = 4
+"""Of a run, one in which sparse attention is sparse."""
 SPREAD: Final = 0.1
 """Of scales and shifts around 1 and 0."""
 
@@ -107,12 +110,12 @@ def _prepared(path: Path, settings: Settings, layout: PackedLayout) -> Profiled:
     with part.open() as file:
         network = part.on_meta(file)
         assert isinstance(network, Dit)
-        attentions.fit({network.config.head_dim})
+        attentions.fit({network.config.head_dim}, why_no_gates([network]))
         attention, _ = attentions.choose(settings.attention)
         load_module(network, file, linear=linear, device=place.device, rule=part.rule)
     network.eval().requires_grad_(False)
     rotary = producers.rotary(*network.rope(layout.position_ids, network.dtype))
-    call = AttentionCall(attention, layout, 0, producers, rotary)
+    call = AttentionCall(attention, layout, STEP, producers, rotary)
     chosen = {"attention": attention.name, "linear": linear.name, "fused": producers.name}
     return Profiled(network, call, chosen, place.device, place.name)
 
@@ -133,7 +136,8 @@ def _timed(
         for number in blocks:
             block = ready.network.blocks[number]
             assert isinstance(block, Block)
-            found = time_block(block, start.clone(), table, time.rows, ready.call, watch)
+            call = replace(ready.call, block=number)
+            found = time_block(block, start.clone(), table, time.rows, call, watch)
             if run:
                 taken[number].append(found)
     return taken

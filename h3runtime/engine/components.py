@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from h3runtime.backends.attention.sparse import vsa
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile
@@ -79,7 +80,8 @@ def transformer(path: Path, settings: Settings, compute_dtype: torch.dtype, part
     def build(file: CheckpointFile) -> nn.Module:
         return Dit(DitConfig.from_shapes(file.shapes), dtype=compute_dtype, mlp_chunks=settings.mlp_chunks)
 
-    return Part("transformer", path, build, rules.TRANSFORMER, settings.qkv_order, partition)
+    rule = rules.TRANSFORMER_GATED if settings.attention == vsa.NAME else rules.TRANSFORMER
+    return Part("transformer", path, build, rule, settings.qkv_order, partition)
 
 
 def text_encoder(path: Path) -> Part:

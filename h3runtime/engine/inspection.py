@@ -31,6 +31,7 @@ from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
 from h3runtime.checkpoint.verify import Verification
 from h3runtime.engine.components import Part, part_of
 from h3runtime.engine.device import choose_device, free_bytes
+from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.resident import COMPUTE_DTYPE
 from h3runtime.engine.room import LONGEST_ROWS, Weights, resident_bytes, why_decoding, why_short, working_bytes
 from h3runtime.settings import Settings, default_cache_dir
@@ -161,7 +162,7 @@ def _machine(module: nn.Module, file: CheckpointFile, part: Part, settings: Sett
     if part.component == "transformer":
         attentions = Attentions(place.device, AttentionOptions.of(settings))
         config: Any = module.config
-        attentions.fit({config.head_dim})
+        attentions.fit({config.head_dim}, why_no_gates([module]))
         chosen, reason = attentions.resolve(settings.attention)
         attention = Backend(None, chosen.name, chosen.grade, reason)
     return Machine(

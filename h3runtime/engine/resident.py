@@ -51,6 +51,7 @@ from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.estimating import Estimator
 from h3runtime.engine.extras import Extras
 from h3runtime.engine.faults import give_back, job_error_of
+from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.heap import map_large_blocks, trim
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
 from h3runtime.engine.memory_estimate import MemoryEstimate
@@ -143,7 +144,8 @@ class ResidentEngine:
         for network in self.models.transformers.values():
             network.producers = self.producers
         building = time.monotonic()
-        self.attentions.fit({network.config.head_dim for network in self.models.transformers.values()})
+        networks = self.models.transformers.values()
+        self.attentions.fit({network.config.head_dim for network in networks}, why_no_gates(networks))
         # Its first call compiles what it needs; the reference needs nothing.
         self.attention, self.attention_why = self.attentions.choose(self.settings.attention)
         self._startup["kernel_build_seconds"] = time.monotonic() - building

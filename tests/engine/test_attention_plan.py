@@ -11,6 +11,7 @@ import torch
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.sdpa import SdpaAttention
 from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.attention.sparse.sla_topk import PERCENTS
 from h3runtime.denoiser.schedule import forwards, step_numbers
 from h3runtime.denoiser.stepped import told_plan
 from h3runtime.errors import BackendUnavailable, InvalidRequest
@@ -112,8 +113,10 @@ def test_the_estimate_knows_what_a_backend_takes(engine, make_spec, monkeypatch)
 
 def test_ready_has_all_of_them_with_reasons(engine) -> None:
     choice = engine.facts().attention
-    assert (choice.default, choice.available, choice.exact) == ("sdpa", ("sdpa",), ("sdpa",))
-    assert set(choice.grades) == {"sdpa", *choice.unavailable} and len(choice.grades) == 15
+    sparse = tuple(f"sla_topk_{percent}" for percent in PERCENTS)
+    assert (choice.default, choice.available, choice.exact) == ("sdpa", ("sdpa", *sparse), ("sdpa",))
+    assert set(choice.grades) == {*choice.available, *choice.unavailable} and len(choice.grades) == 20
+    assert "it wasn't trained for video sparse attention" in choice.unavailable["vsa"]
     assert "sage2" in choice.notes["kj_head_sliced"] and "sage2" in choice.notes["sol_attn"]
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol
 
 import torch
 
@@ -32,6 +34,36 @@ class AttentionBackend(Protocol):
         see `exact_rows`); `step` counts sampler steps from 0.
         """
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in the network a call is made, for the backends that ask (`attend_at`).
+
+    block: counted from 0. gate: makes [B, S, H, D] of what q, k and v were made of, by the block's `to_gate_compress`;
+    None where the block has none.
+    """
+
+    block: int
+    gate: Callable[[], torch.Tensor] | None = None
+
+
+def attend_at(
+    backend: AttentionBackend,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    *,
+    layout: PackedLayout | None,
+    step: int,
+    place: Place | None,
+) -> torch.Tensor:
+    """`attend`, telling a backend that has a method `attend_at` where it is called."""
+    asks: Any = getattr(backend, "attend_at", None)
+    if asks is None:
+        return backend.attend(q, k, v, layout=layout, step=step)
+    attended: torch.Tensor = asks(q, k, v, layout=layout, step=step, place=place)
+    return attended
 
 
 class Candidate(AttentionBackend, Protocol):

@@ -18,7 +18,6 @@ from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.policy import Preference, preference
 from h3runtime.backends.attention.probe import why_its_call_fails
 from h3runtime.backends.attention.registry import attention_backends
-from h3runtime.backends.attention.sol_attn import SolAttention
 from h3runtime.backends.select import AUTO
 from h3runtime.core import BackendChoice
 from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
@@ -49,18 +48,26 @@ class Attentions:
         self._probe = probe
         self._probed: dict[str, str | None] = {}
         self._head_dims: tuple[int, ...] = ()
+        self._why_no_gates: str | None = None
 
     def _all(self, options: AttentionOptions | None) -> tuple[Candidate, ...]:
         return attention_backends(options or AttentionOptions(), self.tally)
 
-    def fit(self, head_dims: Collection[int]) -> None:
-        """From now on, backends must take heads of these sizes too."""
-        self._head_dims = tuple(head_dims)
+    def fit(self, head_dims: Collection[int], why_no_gates: str | None = None) -> None:
+        """From now on, backends must take heads of these sizes too. why_no_gates: what is loaded has no layer for those
+        that read `to_gate_compress`."""
+        self._head_dims, self._why_no_gates = tuple(head_dims), why_no_gates
 
     def why_unavailable(self, backend: Candidate) -> str | None:
         """By all that is known, without calling it."""
         unfit = (backend.why_unfit(size) for size in self._head_dims)
-        return backend.why_unavailable(self.facts) or next(filter(None, unfit), None) or self._probed.get(backend.name)
+        gates = self._why_no_gates if getattr(backend, "reads_gates", False) else None
+        return (
+            backend.why_unavailable(self.facts)
+            or next(filter(None, unfit), None)
+            or gates
+            or self._probed.get(backend.name)
+        )
 
     def resolve(self, name: str) -> tuple[AttentionBackend, str]:
         """The backend called `name`, or what `auto` takes, and why; by what is known, without calling it.
@@ -128,7 +135,7 @@ class Attentions:
         return self._probed[backend.name]
 
     def _counted(self, backend: Candidate) -> AttentionBackend:
-        return Counted(backend, self.tally, itself_counts=isinstance(backend, SolAttention))
+        return Counted(backend, self.tally)
 
 
 def _told(row: Preference, facts: DeviceFacts) -> str:

@@ -45,6 +45,7 @@ class SolAttention(Kernel):
     grade = "experimental"
     head_dims = (HEAD_DIM,)
     copies = 4.0
+    counts_itself = True
 
     def __init__(
         self,

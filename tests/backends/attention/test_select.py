@@ -22,9 +22,10 @@ from tests.backends.attention.machines import BARE_H200, CPU, GB10, H200, RTX_PR
 ALL = {
     *("sdpa", "cudnn_sdpa", "fa4", "sage2", "sage1", "sage3", "ck_int8", "cudnn_fp8", "h3_attn8"),
     *("kj_sage_cuda", "kj_sage_triton", "kj_sage_fp8", "kj_sage_fp8pp", "kj_head_sliced", "sol_attn"),
+    *(SPARSE := {"sla_topk_75", "sla_topk_50", "sla_topk_25", "sla_topk_10", "vsa"}),
 }
-"""Issue 7, point 1."""
-EXPERIMENTAL = {"sage3", "sol_attn", "ck_int8", "kj_sage_fp8pp", "h3_attn8"}
+"""Issue 7, point 1; issue 8, point 3."""
+EXPERIMENTAL = {"sage3", "sol_attn", "ck_int8", "kj_sage_fp8pp", "h3_attn8", *SPARSE}
 """Issue 7, and what has never been run."""
 
 
@@ -50,12 +51,12 @@ def test_every_backend_is_listed_with_a_grade() -> None:
 @pytest.mark.parametrize(
     ("facts", "available"),
     [
-        (CPU, {"sdpa"}),
+        (CPU, {"sdpa"} | SPARSE),
         (BARE_H200, {"sdpa", "cudnn_sdpa"}),
         (H200, ALL - {"sage1", "sage3"}),
         (GB10, {"sdpa", "cudnn_sdpa", "sage2", "ck_int8", "kj_head_sliced", "sol_attn"}
-         | {"kj_sage_cuda", "kj_sage_fp8", "kj_sage_fp8pp"}),
-        (RTX_PRO_6000, {"sdpa", "cudnn_sdpa", "sage1", "sage3"}),
+         | {"kj_sage_cuda", "kj_sage_fp8", "kj_sage_fp8pp"} | SPARSE),
+        (RTX_PRO_6000, {"sdpa", "cudnn_sdpa", "sage1", "sage3"} | SPARSE),
     ],
     ids=lambda value: value.name if isinstance(value, DeviceFacts) else "",
 )  # fmt: skip
@@ -79,6 +80,9 @@ def test_what_a_machine_can_run(facts: DeviceFacts, available: set[str]) -> None
         (replace(H200, capability=(10, 3)), "sage2", "and this is SM 10.3"),
         (replace(H200, cudnn=None), "cudnn_sdpa", "no cuDNN"),
         (CPU, "kj_head_sliced", "H3_HEAD_SLICE_BACKEND=sage2 can't run: needs a CUDA device"),
+        (replace(H200, capability=(7, 5)), "sla_topk_50", "needs SM 8.0, and this is SM 7.5"),
+        (replace(H200, parts=frozenset()), "vsa", "built without sparse"),
+        (without(H200, "triton"), "sla_topk_10", "triton is not installed"),
         (without(H200, "sageattention"), "sol_attn", "H3_SOL_FALLBACK=sage2 can't run: sageattention is not inst"),
     ],
 )
@@ -134,8 +138,10 @@ def test_quality_exact_takes_what_computes_in_16_bits_best_first() -> None:
 
 def test_ready_names_where_calls_are_handed_to() -> None:
     options = AttentionOptions(slice_backend="sdpa", slice_size=4, sol=SolOptions(fallback="fa4"))
-    notes = listed(H200, options).notes
-    assert notes == {
+    notes = dict(listed(H200, options).notes)
+    assert "50% of the cubes" in notes["sla_topk_50"] and "first 1 steps" in notes["sla_topk_50"]
+    assert "10% of the cubes" in notes["vsa"] and "steps" not in notes["vsa"]
+    assert {name: note for name, note in notes.items() if name not in SPARSE} == {
         "kj_head_sliced": "4 heads at a time through sdpa",
         "sol_attn": "calls that it isn't made for: fa4",
     }
