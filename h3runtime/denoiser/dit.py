@@ -215,7 +215,7 @@ class Dit(nn.Module):
         stop = len(self.blocks) if stop is None else stop
         h = way.h
         for index in range(way.blocks, stop):
-            h = self.blocks[index](h, way.tables.block(index), way.time.rows, way.call)
+            h = self.blocks[index](h, way.tables.block(index), way.time.rows, replace(way.call, block=index))
         return replace(way, h=h, blocks=stop)
 
     @torch.no_grad()
