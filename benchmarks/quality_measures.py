@@ -19,13 +19,9 @@ import torch
 
 from benchmarks.quality_engines import Made
 from benchmarks.quality_prompts import Ends, Prompt
-from h3runtime.core import SAMPLE_RATE
-from h3runtime.media.log_mel import LogMelDistance
 from h3runtime.media.similarity import psnr, ssim
 from h3runtime.nano.judge import judge
-
-FRAMES_APART = 3
-"""SSIM of a frame takes as long as decoding it, and neighbours hardly differ in it."""
+from h3runtime.quality.distances import clip_ssim, sound_distance
 
 
 def measure(made: Made, prompt: Prompt, ends: Ends, exact: Made | None, anchor: Made | None) -> dict[str, Any]:
@@ -47,13 +43,10 @@ def measure(made: Made, prompt: Prompt, ends: Ends, exact: Made | None, anchor: 
 
 def distance(reference: Made, made: Made) -> dict[str, float | None]:
     error = made.frames.astype(np.float32) - reference.frames
-    pairs = zip(reference.frames[::FRAMES_APART], made.frames[::FRAMES_APART], strict=True)
-    sounds = LogMelDistance(SAMPLE_RATE)
-    sounds.feed(reference.samples, made.samples)
     return {
-        "ssim": float(np.mean([ssim(*pair) for pair in pairs])),
+        "ssim": clip_ssim(reference.frames, made.frames),
         "psnr": psnr(float(np.square(error).mean())),
-        "log_mel_db": sounds.finish(),
+        "log_mel_db": sound_distance(reference.samples, made.samples),
         "video_l2": _relative(reference.latents.video, made.latents.video),
         "audio_l2": _relative(reference.latents.audio, made.latents.audio),
     }

@@ -41,6 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
 
     from h3runtime import __version__
     from h3runtime.cli import (
+        calibrate,
         cancel,
         compare,
         decode,
@@ -60,7 +61,21 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"h3runtime {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for command in (serve, generate, demo, submit, watch, cancel, jobs, decode, inspect, profile, compare, synth):
+    for command in (
+        serve,
+        generate,
+        demo,
+        submit,
+        watch,
+        cancel,
+        jobs,
+        decode,
+        inspect,
+        profile,
+        compare,
+        calibrate,
+        synth,
+    ):
         command.add_parser(commands)
     return parser
 

@@ -426,6 +426,7 @@ class GenerateSpec:
     of the first clip. attention_plan: the attention backend of each step of `sampling.steps`, from the first; empty
     where `attention` runs them all. loras: adapters, all active at once.
     reuse: which steps are spared; None computes them all.
+    evidence: what speaks for the quality level that chose attention, linear and reuse; None without such a level.
     request: the client's own words, echoed into saved latents; never logged.
     """
 
@@ -453,6 +454,7 @@ class GenerateSpec:
     save_latents: bool = False
     diagnostics: bool = False
     diagnostic_latents: bool = False
+    evidence: Mapping[str, Any] | None = None
     request: Mapping[str, Any] = field(default_factory=dict)
 
 

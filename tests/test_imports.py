@@ -9,7 +9,7 @@ from pathlib import Path
 
 import h3runtime
 
-LIGHT = ("api", "jobs", "client", "packing", "media", "core", "settings", "errors", "observe")
+LIGHT = ("api", "jobs", "client", "packing", "quality", "media", "core", "settings", "errors", "observe")
 PROGRAM = """
 import importlib, json, sys, threading
 for name in sys.argv[1:]:

@@ -41,6 +41,8 @@ from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.formats import judge_format, suffix_of
 from h3runtime.observe.private import keep_private, texts_in
 from h3runtime.observe.spans import span
+from h3runtime.quality.evidence import Evidence
+from h3runtime.quality.shelf import Held, Shelf
 from h3runtime.settings import Settings
 
 log = structlog.get_logger("h3runtime.admission")
@@ -82,6 +84,7 @@ class Admission:
         engines: Engines,
         callbacks: Callbacks,
         tool: FFmpeg,
+        shelf: Shelf,
     ) -> None:
         self._settings = settings
         self._queue = queue
@@ -89,6 +92,7 @@ class Admission:
         self._engines = engines
         self._callbacks = callbacks
         self._tool = tool
+        self._shelf = shelf
 
     def admit(self, delivery: Delivery, facts: EngineFacts, owner: str = "", order: Order | None = None) -> Job:
         """A job in line. `InvalidRequest` and its kinds, `OutputExists`, `QueueFull`, `Draining`, `DiskFull`.
@@ -163,9 +167,10 @@ class Admission:
         read = read_body(delivery.request)
         faults = Faults([*delivery.offences, *read.offences, *_stray_parts(delivery)])
         faults.offences += judge_format(delivery.request.get("format"), self._tool)
-        judged = self._judge(read, self._intake(job_id, delivery), facts, owner, faults)
+        held = self._shelf.now() if "quality" in delivery.request else self._shelf.held
+        judged = self._judge(read, self._intake(job_id, delivery), facts, held, owner, faults)
         faults.raise_any()
-        spec = self._spec(job_id, read, judged, facts, delivery.request)
+        spec = self._spec(job_id, read, judged, facts, held, delivery.request)
         return _Asked(read.body, spec, tuple(judged.verdict.warnings))
 
     def _intake(self, job_id: str, delivery: Delivery) -> Intake:
@@ -174,11 +179,13 @@ class Admission:
         source = MediaSource(delivery.files, settings.media_root, settings.max_upload_bytes, fetcher)
         return Intake(source, self._folders.inputs_of(job_id))
 
-    def _judge(self, read: ReadBody, intake: Intake, facts: EngineFacts, owner: str, faults: Faults) -> Judged:
+    def _judge(
+        self, read: ReadBody, intake: Intake, facts: EngineFacts, held: Held, owner: str, faults: Faults
+    ) -> Judged:
         jobs = JobClips(self._queue.table, self._folders, owner)
-        return judge_twice(read.body, intake, jobs, faults, lambda inputs: self._judge_all(read, inputs, facts))
+        return judge_twice(read.body, intake, jobs, faults, lambda inputs: self._judge_all(read, inputs, facts, held))
 
-    def _judge_all(self, read: ReadBody, inputs: Inputs, facts: EngineFacts) -> Judged:
+    def _judge_all(self, read: ReadBody, inputs: Inputs, facts: EngineFacts, held: Held) -> Judged:
         judged = judge_clip(read, inputs, self._settings.max_area, self._settings.max_frames)
         body, verdict = read.body, judged.verdict
         judge_partition(body, judged.resolved.task, facts, verdict)
@@ -188,6 +195,7 @@ class Admission:
         rules.judge_output(body.output, self._folders.outputs, verdict, encode_of(body.format).container)
         if body.callback_url is not None and (offence := self._callbacks.judge(body.callback_url)) is not None:
             verdict.offences.append(offence)
+        self._evidence(body, judged, facts, held, verdict)
         return judged
 
     def _spec(
@@ -196,6 +204,7 @@ class Admission:
         read: ReadBody,
         judged: Judged,
         facts: EngineFacts,
+        held: Held,
         words: Mapping[str, Any],
     ) -> GenerateSpec:
         """Of a request in which nothing is wrong, so that what is judged once more finds nothing."""
@@ -210,7 +219,14 @@ class Admission:
             backends=rules.judge_backends(body, facts, verdict),
             loras=rules.judge_loras(body, judged.resolved.task, facts, verdict),
             tail=TailRequest(self._folders.tail_of(job_id), min(judged.resolved.frames, TAIL_FRAMES)),
+            evidence=self._evidence(body, judged, facts, held, verdict),
         )
+
+    def _evidence(
+        self, body: GenerateBody, judged: Judged, facts: EngineFacts, held: Held, verdict: rules.Verdict
+    ) -> Evidence | None:
+        resolved = judged.resolved
+        return rules.judge_quality(body, resolved.task, resolved.size, resolved.frames, facts, held, verdict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -189,7 +189,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "priority": job.order.priority,
         "attempt": job.attempt,
         "loras": [lora_answer(use) for use in spec.loras],
-        "evidence": None,
+        "evidence": None if spec.evidence is None else dict(spec.evidence),
         "progress": progress_answer(job.progress),
         "timings": job_timings(job),
         "memory": dict(clip.memory) if clip else {},

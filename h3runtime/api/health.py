@@ -27,6 +27,8 @@ from h3runtime.core import (
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.observe import memory
 from h3runtime.packing import geometry
+from h3runtime.quality.levels import LEVELS, exact_choice
+from h3runtime.quality.shelf import Held, why_not
 from h3runtime.settings import Settings
 
 
@@ -177,11 +179,7 @@ class ReadyAnswer(BaseModel):
 
 MODEL_FIELDS = tuple(ModelAnswer.model_fields)
 ADAPTER_FIELDS = tuple(AdapterAnswer.model_fields)
-NO_EVIDENCE = "there is no evidence for the loaded checkpoint"
-QUALITY: Mapping[str, Mapping[str, Any]] = {
-    "exact": {"available": True, "reason": "", "evidence": None},
-    **{level: {"available": False, "reason": NO_EVIDENCE, "evidence": None} for level in ("high", "medium", "low")},
-}
+CALIBRATE = "h3runtime calibrate --prompts FILE"
 
 
 def live_answer(state: EngineState) -> dict[str, str]:
@@ -190,9 +188,15 @@ def live_answer(state: EngineState) -> dict[str, str]:
 
 
 def ready_answer(
-    state: EngineState, disk_full: bool, queue_depth: int, settings: Settings, codecs: Mapping[str, Sequence[str]]
+    state: EngineState,
+    disk_full: bool,
+    queue_depth: int,
+    settings: Settings,
+    codecs: Mapping[str, Sequence[str]],
+    held: Held,
 ) -> dict[str, Any]:
-    """disk_full counts only where the engine itself is ready: any other state says more."""
+    """held: evidence of quality levels, as it was read last. disk_full counts only where the
+    engine itself is ready: any other state says more."""
     exposed = [warning] if (warning := exposure_warning(settings)) else []
     facts = state.facts
     is_full = disk_full and state.status is EngineStatus.READY
@@ -213,14 +217,36 @@ def ready_answer(
         "codecs": codecs,
         "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
         "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],
-        "quality": QUALITY,
+        "quality": quality_answer(facts, held),
         "limits": limits_answer(settings),
         "startup": _startup(state, facts) if facts else {},
-        "warnings": [*(facts.warnings if facts else ()), *state.warnings, *exposed],
+        "warnings": [*(facts.warnings if facts else ()), *state.warnings, *held.faults, *exposed],
         "queue_depth": queue_depth,
         "restarts": state.restarts,
         "version": __version__,
     }
+
+
+def quality_answer(facts: EngineFacts | None, held: Held) -> dict[str, Any]:
+    """A `QualityAnswer` for each level. Without an engine nobody knows what counts."""
+    inexact = "nothing exact can run on what is loaded" if facts and exact_choice(facts) is None else ""
+    exact = {"available": not inexact, "reason": inexact, "evidence": None}
+    return {"exact": exact} | {level: _level(level, facts, held) for level in LEVELS}
+
+
+def _level(level: str, facts: EngineFacts | None, held: Held) -> dict[str, Any]:
+    """Each of `measured` counts for requests of its `bucket` (canvas, frames and steps from these up to twice as many),
+    sampler, scheduler and shifts; `unusable` says why what it chose can't run now, and is empty where it can."""
+    if facts is None:
+        return {"available": False, "reason": "nothing is loaded yet", "evidence": None}
+    found = held.of(level, facts)
+    if not found:
+        told = f"there is no evidence for the loaded checkpoint: {CALIBRATE} --level {level} makes some"
+        return {"available": False, "reason": told, "evidence": None}
+    reasons = [why_not(evidence, facts) for evidence in found]
+    rows = [evidence.told | {"unusable": reason} for evidence, reason in zip(found, reasons, strict=True)]
+    usable = not all(reasons)
+    return {"available": usable, "reason": "" if usable else reasons[0], "evidence": {"measured": rows}}
 
 
 def limits_answer(settings: Settings) -> dict[str, int]:

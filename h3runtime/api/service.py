@@ -40,6 +40,7 @@ from h3runtime.jobs.table import Event, Job, JobTable, Order, Status
 from h3runtime.media.delivery import FULL
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.formats import codecs_of
+from h3runtime.quality.shelf import Shelf
 from h3runtime.settings import Settings
 
 ADMISSIONS = 16
@@ -86,7 +87,10 @@ class Service:
         self.supervisor = Supervisor(recipe, self.queue, limits)
         self.callbacks = Callbacks(settings, self.table.store, self.metrics.callback)
         self.submissions = Submissions()
-        self._admission = Admission(settings, self.queue, self.folders, self.supervisor, self.callbacks, tool)
+        self.shelf = Shelf(settings.data_dir)
+        self._admission = Admission(
+            settings, self.queue, self.folders, self.supervisor, self.callbacks, tool, self.shelf
+        )
         self._admitting = CapacityLimiter(ADMISSIONS)
         self._deleting = CapacityLimiter(DELETIONS)
         self._turns = Turns()

@@ -21,7 +21,7 @@ from h3runtime.cli.generation.chain_plan import plan_chain
 from h3runtime.cli.generation.chain_result import chain_facts
 from h3runtime.cli.generation.entries import Asked, asked_of
 from h3runtime.cli.generation.flags import add_request_flags
-from h3runtime.cli.generation.judging import Ruling, judge_with_engine, rule_on
+from h3runtime.cli.generation.judging import Ruling, judge_with_engine, rule_on, settled
 from h3runtime.cli.generation.scratch import remove, scratch_folder
 from h3runtime.cli.generation.sheets import require_free, with_sheets
 from h3runtime.cli.options import (
@@ -43,10 +43,11 @@ from h3runtime.jobs.outputs import outputs_of
 from h3runtime.media.ffmpeg import find_ffmpeg
 from h3runtime.media.formats import suffix_of
 from h3runtime.observe.cores import engine_threads
+from h3runtime.quality.shelf import Held, Shelf
 from h3runtime.settings import SERVICE_ONLY, Settings, add_flags, resolve
 
-READ_HERE = frozenset({"url_allow", "max_upload_bytes"})
-"""Settings of the service that a request's media need here too."""
+READ_HERE = frozenset({"url_allow", "max_upload_bytes", "data_dir"})
+"""Settings of the service that count here too: of a request's media, and where evidence of quality levels lies."""
 
 
 def add_parser(commands: Any) -> None:
@@ -114,6 +115,10 @@ class _Session:
         """For imports."""
         return self.stopping.loading(clean=partial(remove, self.scratch))
 
+    def held(self) -> Held:
+        """Evidence of quality levels, as there is now."""
+        return Shelf(self.settings.data_dir).held
+
     def loaded_engine(self, partitions: Collection[str]) -> Engine:
         """Torch is first imported now: what is wrong with a request is told at once."""
         with self.loading():
@@ -138,8 +143,9 @@ def _make_clip(asked: Asked, session: _Session) -> dict[str, Any]:
         clips = [variant_path(spec.output, index, spec.n) for index in range(spec.n)]
         require_free(clips, asked, overwrite=spec.overwrite)
     engine = session.loaded_engine({spec.task.runs_on})
-    (loras,) = judge_with_engine([ruling], engine.facts(), is_chain=False)
-    spec = replace(spec, loras=loras)
+    held = session.held()
+    (loras,) = judge_with_engine([ruling], engine.facts(), is_chain=False, held=held)
+    spec = settled(replace(spec, loras=loras), ruling, engine.facts(), held)
     with session.stopping.gently():
         clip = engine.generate(spec, session.bar, session.stopping)
     facts = clip_facts(spec, clip, tuple(ruling.judged.verdict.warnings), engine.facts())
@@ -157,8 +163,9 @@ def _make_chain(asked: Asked, session: _Session) -> dict[str, Any]:
     with session.loading():
         from h3runtime.engine.chain import Chain, ChainMaker, Link
     engine = session.loaded_engine({plan.spec.task.runs_on for plan in planned})
-    adapters = judge_with_engine([plan.ruling for plan in planned], engine.facts(), is_chain=True)
-    planned = tuple(plan.with_adapters(loras) for plan, loras in zip(planned, adapters, strict=True))
+    loaded, held = engine.facts(), session.held()
+    adapters = judge_with_engine([plan.ruling for plan in planned], loaded, is_chain=True, held=held)
+    planned = tuple(plan.fitted(loras, loaded, held) for plan, loras in zip(planned, adapters, strict=True))
     maker = ChainMaker(
         engine,
         find_ffmpeg(),

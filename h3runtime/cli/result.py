@@ -35,6 +35,8 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
         "scheduler": sampling.scheduler,
         "attention": clip.attention,
         "linear": clip.linear,
+        "quality": spec.request.get("quality"),
+        "evidence": None if spec.evidence is None else dict(spec.evidence),
         "loras": [lora_answer(use) for use in spec.loras],
         "checkpoint": facts.checkpoint,
         "device": facts.device,

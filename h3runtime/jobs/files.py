@@ -5,6 +5,7 @@
     <data>/inputs/ID/      what a job was given; gone when it ends
     <data>/tails/          the end of each clip without loss, for one that continues it; the oldest go
     <data>/previews/       the newest look at each clip
+    <data>/quality/        evidence of quality levels, which `calibrate` writes and `quality.shelf` reads
     <data>/tmp/            uploads on their way in, and each job's scratch folder; emptied at start
     <outputs>/             finished clips, under the names that requests chose
 

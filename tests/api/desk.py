@@ -27,6 +27,7 @@ from h3runtime.jobs.queue import JobQueue
 from h3runtime.jobs.table import Job, JobTable
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.media.intake.examine import Ask, ClipMeasure, Measured, SoundMeasure
+from h3runtime.quality.shelf import Shelf
 from h3runtime.settings import Settings
 from tests.api.server import SMALL
 from tests.fake_engine import FakeEngine
@@ -171,5 +172,5 @@ def open_desk(folder: Path, monkeypatch: pytest.MonkeyPatch, **settings: Any) ->
     chosen = Settings(**{"data_dir": folder / "data", "disk_floor_bytes": 0, "queue_limit": 1000} | settings)
     folders = Folders(chosen)
     queue = JobQueue(JobTable(), folders, chosen.queue_limit)
-    admission = Admission(chosen, queue, folders, FakeEngine(), NoCallbacks(), ffmpeg())
+    admission = Admission(chosen, queue, folders, FakeEngine(), NoCallbacks(), ffmpeg(), Shelf(chosen.data_dir))
     return Desk(folders, queue, admission, examiner, FakeEngine().facts())

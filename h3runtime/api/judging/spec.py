@@ -10,9 +10,10 @@ from typing import Any
 from h3runtime.api.judging.clip import Judged
 from h3runtime.api.judging.resolve import sampling_of
 from h3runtime.api.request import FormatBody, GenerateBody
-from h3runtime.api.rules import Backends
+from h3runtime.api.rules import Backends, levelled
 from h3runtime.api.rules.reuse import reuse_of
 from h3runtime.core import AdapterUse, EncodeSettings, GenerateSpec, TailRequest
+from h3runtime.quality.evidence import Evidence
 
 
 def spec_of(
@@ -26,13 +27,16 @@ def spec_of(
     tail: TailRequest | None = None,
     backends: Backends | None = None,
     loras: tuple[AdapterUse, ...] = (),
+    evidence: Evidence | None = None,
 ) -> GenerateSpec:
     """words: the request as it came; what it holds of media is left out. A seed is drawn where it is left open.
 
     backends: what runs it, if that was judged already; else what the body names. loras: its adapters, judged.
+    evidence: of its quality level, which then says what runs it, whatever `backends` are.
     """
-    resolved = judged.resolved
-    chosen = backends or Backends(body.attention, body.linear)
+    resolved, body = judged.resolved, levelled(body, evidence)
+    named = Backends(body.attention, body.linear)
+    chosen = named if evidence is not None or backends is None else backends
     return GenerateSpec(
         job_id=job_id,
         task=resolved.task,
@@ -58,6 +62,7 @@ def spec_of(
         save_latents=body.save_latents,
         diagnostics=body.diagnostics is not None,
         diagnostic_latents=body.diagnostics is not None and body.diagnostics.latents,
+        evidence=None if evidence is None else evidence.told,
         request=without_media(words),
     )
 

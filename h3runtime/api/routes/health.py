@@ -23,7 +23,12 @@ def add_health(app: FastAPI, service: Service) -> None:
     async def ready() -> Response:
         """200 when jobs are taken, else 503; the body says what stands in the way."""
         answer = ready_answer(
-            service.state, service.is_disk_full, service.queue.waiting, service.settings, service.codecs
+            service.state,
+            service.is_disk_full,
+            service.queue.waiting,
+            service.settings,
+            service.codecs,
+            service.shelf.held,
         )
         return Json(answer, 200 if answer["status"] == EngineStatus.READY else 503)
 

@@ -20,6 +20,7 @@ from h3runtime.api.rules.loras import judge_loras
 from h3runtime.api.rules.masks import judge_masks
 from h3runtime.api.rules.output import judge_output
 from h3runtime.api.rules.plan import judge_plan
+from h3runtime.api.rules.quality import judge_quality, levelled
 from h3runtime.api.rules.references import judge_references
 from h3runtime.api.rules.task import judge_task
 from h3runtime.api.rules.verdict import Verdict
@@ -37,7 +38,9 @@ __all__ = [
     "judge_masks",
     "judge_output",
     "judge_plan",
+    "judge_quality",
     "judge_references",
     "judge_task",
     "judge_training",
+    "levelled",
 ]

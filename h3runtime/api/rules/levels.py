@@ -1,7 +1,7 @@
-"""Quality levels, step reuse, refining: what of them this server can do, and what contradicts what.
+"""`quality: exact`, step reuse, refining: what of them this server can do, and what contradicts what.
 
-A level but `exact` needs evidence that it was measured on the loaded checkpoint; there is none, so they are refused by
-name, as are modes and refining that nothing here implements (service-contract, `quality` to `refine`).
+The other levels need evidence of what is loaded, which `quality` asks for; refining is refused by name, since nothing
+here implements it (service-contract, `quality` to `refine`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,6 @@ EXACT_GRADE = "reference"
 
 def judge_levels(body: GenerateBody, verdict: Verdict) -> None:
     """What needs no server to decide."""
-    if body.quality not in (None, "exact"):
-        verdict.refuse(
-            "quality", f"there is no evidence of {body.quality!r} for the loaded checkpoint", "'exact', or none"
-        )
     judge_reuse(body, verdict)
     if body.refine is not None:
         verdict.refuse("refine", "no upscaler is configured", "null, or leave it out")

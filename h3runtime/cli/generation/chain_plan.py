@@ -17,15 +17,16 @@ from typing import Any
 
 from h3runtime.api.inputs.opened import OpenedClip
 from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
-from h3runtime.cli.generation.judging import Ruling, rule_on
+from h3runtime.cli.generation.judging import Ruling, rule_on, settled
 from h3runtime.cli.generation.links import Wish, wish_of
-from h3runtime.core import FPS, MIN_FRAMES, SAMPLE_RATE, AdapterUse, GenerateSpec, GuideInput, MediaFile
+from h3runtime.core import FPS, MIN_FRAMES, SAMPLE_RATE, AdapterUse, EngineFacts, GenerateSpec, GuideInput, MediaFile
 from h3runtime.errors import BadMedia, InvalidRequest, Offence, invalid
 from h3runtime.media.intake.examine import ClipMeasure, Measured, SoundMeasure
 from h3runtime.media.sound import samples_for
 from h3runtime.packing.cuts import Share, shares
 from h3runtime.packing.cuts import share as share_of
 from h3runtime.packing.geometry import Size, frames_at_most
+from h3runtime.quality.shelf import Held
 from h3runtime.settings import Settings
 
 CANVAS = ("width", "height", "aspect_ratio", "short_edge")
@@ -41,9 +42,9 @@ class Planned:
     guide: Path | None
     ruling: Ruling
 
-    def with_adapters(self, loras: tuple[AdapterUse, ...]) -> Planned:
-        """Once an engine is there that knows them."""
-        return replace(self, spec=replace(self.spec, loras=loras))
+    def fitted(self, loras: tuple[AdapterUse, ...], facts: EngineFacts, held: Held) -> Planned:
+        """With its adapters and what its quality level chooses, once an engine is there that knows them."""
+        return replace(self, spec=settled(replace(self.spec, loras=loras), self.ruling, facts, held))
 
 
 def plan_chain(

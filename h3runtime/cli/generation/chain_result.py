@@ -65,6 +65,8 @@ def _clip_facts(index: int, plan: Planned, clip: Clip) -> dict[str, Any]:
         "skipped_steps": clip.skipped_steps,
         "attention": clip.attention,
         "linear": clip.linear,
+        "quality": spec.request.get("quality"),
+        "evidence": None if spec.evidence is None else dict(spec.evidence),
         "loras": [lora_answer(use) for use in spec.loras],
         "sha256": clip.sha256,
         "warnings": [*plan.ruling.judged.verdict.warnings, *clip.warnings],

@@ -30,6 +30,7 @@ FIELDS = {
     "shift": (float, "Sigma shift of the picture. Default: 12."),
     "audio_shift": (float, "Sigma shift of the sound. Default: 3."),
     "seed": (str, "0..2^64-1; -1, the default, draws one."),
+    "quality": (str, "exact, or high, medium or low with evidence: chooses attention, linear and reuse."),
     "cache_mode": (str, "Make some steps from earlier ones: easycache, h3_cache or first_block. Default: none."),
     "cache_threshold": (float, "Change below which a step is reused, 0..3; 0 reuses none. Default: the mode's."),
     "cache_start_percent": (float, "Share of the run, 0..1, before which every step is computed. Default: 0.15."),

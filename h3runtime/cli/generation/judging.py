@@ -22,8 +22,11 @@ from h3runtime.api.judging.continuation import FIELD as CONTINUE_FROM
 from h3runtime.api.judging.spec import spec_of
 from h3runtime.api.judging.twice import judge_twice
 from h3runtime.api.request import ReadBody, read_body
+from h3runtime.api.rules.reuse import reuse_of
 from h3runtime.core import AdapterUse, EngineFacts, GenerateSpec
 from h3runtime.errors import Offence, invalid
+from h3runtime.quality.evidence import Evidence
+from h3runtime.quality.shelf import Held
 from h3runtime.settings import Settings
 
 JOB_ID = "command-line"
@@ -64,16 +67,20 @@ def rule_on(
     return Ruling(raw, read, judge_twice(there, intake, None, faults, judge), faults)
 
 
+NO_EVIDENCE = Held()
+
+
 def judge_with_engine(
-    rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool
+    rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool, held: Held = NO_EVIDENCE
 ) -> tuple[tuple[AdapterUse, ...], ...]:
     """Backends and adapters that requests name, against what the loaded engine has; and lengths, against what it was
-    trained on. The adapters of each request."""
+    trained on. held: evidence of the quality levels that they ask for. The adapters of each request."""
     offences, adapters = [], []
     for index, ruling in enumerate(rulings):
         verdict = rules.Verdict(ruling.read)
         rules.judge_backends(ruling.read.body, facts, verdict)
         adapters.append(rules.judge_loras(ruling.read.body, ruling.judged.resolved.task, facts, verdict))
+        _evidence(ruling, facts, held, verdict)
         ruling.judged.verdict.warnings += verdict.warnings
         rules.judge_training(ruling.judged.resolved.frames, facts, ruling.judged.verdict)
         at = f"[{index}]." if is_chain else ""
@@ -81,6 +88,21 @@ def judge_with_engine(
     if offences:
         raise invalid(offences)
     return tuple(adapters)
+
+
+def settled(spec: GenerateSpec, ruling: Ruling, facts: EngineFacts, held: Held) -> GenerateSpec:
+    """`spec` with the attention, linear and reuse that its quality level chooses, of a request that was judged."""
+    verdict = rules.Verdict(ruling.read)
+    evidence = _evidence(ruling, facts, held, verdict)
+    body = rules.levelled(ruling.read.body, evidence)
+    chosen = rules.judge_backends(body, facts, verdict)
+    told = None if evidence is None else evidence.told
+    return replace(spec, attention=chosen.attention, linear=chosen.linear, reuse=reuse_of(body), evidence=told)
+
+
+def _evidence(ruling: Ruling, facts: EngineFacts, held: Held, verdict: rules.Verdict) -> Evidence | None:
+    resolved = ruling.judged.resolved
+    return rules.judge_quality(ruling.read.body, resolved.task, resolved.size, resolved.frames, facts, held, verdict)
 
 
 def _without_folders(words: Any) -> Any:

@@ -16,12 +16,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from h3runtime.api import rules
 from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.select import choose_linear, linear_backends
 from h3runtime.backends.linear.switching import LoadedLinears, use
-from h3runtime.cli.generation.judging import judge_with_engine
+from h3runtime.cli.generation.judging import judge_with_engine, settled
 from h3runtime.cli.sides.asked import Half
 from h3runtime.cli.sides.given import told_by
 from h3runtime.core import GenerateSpec, OnProgress
@@ -31,6 +30,7 @@ from h3runtime.engine.faults import give_back
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import CheckpointError, OutOfMemory
 from h3runtime.observe.cores import engine_threads
+from h3runtime.quality.shelf import Shelf
 
 Way = Literal["shared", "beside", "in turn"]
 NO_ROOM = "memory"
@@ -87,10 +87,10 @@ def place(first: Half, second: Half, engines: tuple[ResidentEngine, ResidentEngi
 def spec_of(half: Half, engine: ResidentEngine, spec: GenerateSpec) -> GenerateSpec:
     """`spec` with what the loaded engine has to say: adapters, and the backends that a level of quality chooses."""
     with told_by(half.side):
-        (loras,) = judge_with_engine([half.ruling], engine.facts(), is_chain=False)
-        body = half.ruling.read.body
-        chosen = rules.judge_backends(body, engine.facts(), rules.Verdict(half.ruling.read))
-        return replace(spec, loras=loras, attention=chosen.attention, linear=chosen.linear or _shared(half, engine))
+        facts, held = engine.facts(), Shelf(engine.settings.data_dir).held
+        (loras,) = judge_with_engine([half.ruling], facts, is_chain=False, held=held)
+        chosen = settled(replace(spec, loras=loras), half.ruling, facts, held)
+        return replace(chosen, linear=chosen.linear or _shared(half, engine))
 
 
 @contextmanager

@@ -52,8 +52,6 @@ def test_what_can_be_done_is_taken(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("fields", "field", "told"),
     [
-        ({"quality": "high"}, "quality", "no evidence"),
-        ({"quality": "low"}, "quality", "no evidence"),
         ({"quality": "best"}, "quality", "not one of the legal values"),
         ({"quality": None}, "quality", "null"),
         ({"quality": "exact", "attention": "sage"}, "attention", "contradicts quality"),
