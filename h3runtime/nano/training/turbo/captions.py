@@ -40,7 +40,7 @@ def lectern(teacher: Teacher, sizes: Sizes, seed: int, workers: int, *, keyframe
     """keyframes: whether clips are rendered for them, which takes a CPU seconds each."""
     none = torch.zeros(0, device=teacher.dit.device)
     made = (_shown if keyframes else _plain)(teacher, sizes, seed, workers, say)
-    return CaptionLectern(made, clips.References(none, none, none), teacher.vocabulary, teacher.dit)
+    return CaptionLectern(made, clips.References({}, {}, none), teacher.vocabulary, teacher.dit)
 
 
 def _plain(teacher: Teacher, sizes: Sizes, seed: int, _workers: int, say: Say) -> list[clips.Shelf]:

@@ -40,7 +40,7 @@ class TurboRecipe(Recipe):
     student's. own: share of sequences that go on from the student's own step. repeats: updates from a lesson."""
 
     rows: int = 9216
-    rate: float = 1e-3
+    rate: float = 5e-4
     warm: int = 20
     ema: float = 0.99
     every: float = 30.0
