@@ -2,8 +2,8 @@
 block and part, and how far the clips are apart over time.
 
     head        the prompt, a line for each side
-    frames      A, B and their difference, `MOMENTS` times over the clip
-    steps       relative L2 of the estimate and of the latents, picture and sound, logarithmic
+    frames      A, B and their difference, at moments spread over the clip
+    steps       relative L2 of the estimate and, of one schedule, of the latents; picture and sound, logarithmic
     time        SSIM and PSNR of frames, chunk joins shaded; log-mel distance of spans of sound
     blocks      for each chosen step: bars of what each block adds, below them its parts as cells; darker is more
 
@@ -51,7 +51,7 @@ WIDTH: Final = 1280
 MARGIN: Final = 28
 INNER: Final = WIDTH - 2 * MARGIN
 GAP: Final = 8
-MOMENTS: Final = 6
+MOMENTS, MOST_MOMENTS = 6, 12
 TALLEST: Final = 220
 """Of a frame: tall canvases get narrower pictures."""
 CHART: Final = 190
@@ -119,9 +119,11 @@ def _put_head(page: Page, found: SidesFound) -> None:
 
 def _put_frames(page: Page, found: SidesFound) -> None:
     spec, gain = found.a.spec, gain_of(found)
-    indices = moments(spec.frames)
-    w = min((INNER - LABELS / 2 - GAP * (MOMENTS - 1)) / MOMENTS, TALLEST * spec.width / spec.height)
-    h = w * spec.height / spec.width
+    aspect = spec.width / spec.height
+    columns = min(MOST_MOMENTS, max(MOMENTS, int((INNER - LABELS / 2 + GAP) / (TALLEST * aspect + GAP))))
+    indices = moments(spec.frames, columns)
+    w = min((INNER - LABELS / 2 - GAP * (columns - 1)) / columns, TALLEST * aspect)
+    h = w / aspect
     page.room(3 * (h + GAP) + 30)
     shown = dict(zip(indices, _pictures(found, indices), strict=True))
     for row, label in enumerate(("A", "B", f"x{gain}")):
@@ -137,9 +139,9 @@ def _put_frames(page: Page, found: SidesFound) -> None:
     page.y += 30
 
 
-def moments(frames: int) -> list[int]:
+def moments(frames: int, most: int) -> list[int]:
     """Frames in the middle of as many equal parts."""
-    count = min(MOMENTS, frames)
+    count = min(most, frames)
     return [int((index + 0.5) * frames / count) for index in range(count)]
 
 
@@ -151,14 +153,17 @@ def _pictures(found: SidesFound, indices: Sequence[int]) -> Iterator[tuple[NDArr
 
 def _put_steps(page: Page, found: SidesFound) -> None:
     steps = found.steps
-    paired = "" if steps.pairing == "step" else ", paired by sigma"
+    paired = "" if steps.pairing == "step" else "; A's step / B's of the nearest sigma"
     half = (INNER - 24) / 2
     reused = [i for i, point in enumerate(steps.denoised) if point.a in found.a.reused or point.b in found.b.reused]
     told = f"estimate at each step, relative L2{paired}" + ("; shaded: reused" if reused else "")
-    left, right = Box(MARGIN, page.y, half, CHART), Box(MARGIN + half + 24, page.y, half, CHART)
+    is_one = steps.pairing == "sigma"
+    left = Box(MARGIN, page.y, INNER if is_one else half, CHART)
     page.room(CHART + 24)
     _put_far(page, left, told, steps.denoised, [(i - 0.5, i + 0.5) for i in reused])
-    _put_far(page, right, "latents, relative L2; the last is final", steps.latents)
+    if not is_one:
+        right = Box(MARGIN + half + 24, page.y, half, CHART)
+        _put_far(page, right, "latents, relative L2; the last is final", steps.latents)
     page.y += CHART + 24
 
 
@@ -171,7 +176,7 @@ def _put_far(
     ]
     values = [y for curve in curves for _, y in curve.points if y is not None]
     every = max(1, len(points) // 12)
-    told = [str(point.a) for point in points]
+    told = [f"{p.a}" if p.a == p.b else f"{p.a} / {p.b}" for p in points]
     ticks = [(float(i), told[i]) for i in range(0, len(points), every)]
     page.chart(
         box,
@@ -192,7 +197,7 @@ def _put_time(page: Page, found: SidesFound) -> None:
     points, sound = found.clips.pictures.series[0].points, found.clips.sound
     seconds = len(points) / FPS
     across = even_axis(0, seconds, 6)
-    across = Axis(0, seconds, [tick for tick in across.ticks if tick[0] <= seconds])
+    across = Axis(0, seconds, [(at, f"{told} s") for at, told in across.ticks if at <= seconds])
     shades = _joins(points)
     ssims: list[tuple[float, float | None]] = [(p.index / FPS, p.ssim) for p in points]
     ratios: list[tuple[float, float | None]] = [(p.index / FPS, psnr(p.sums.mean_square)) for p in points]

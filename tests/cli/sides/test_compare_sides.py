@@ -12,6 +12,7 @@ from PIL import Image
 from h3runtime.__main__ import main
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.cli.sides import session
 from h3runtime.cli.sides.film import Stage
 from h3runtime.engine import room
 from h3runtime.errors import CheckpointError, Offence
@@ -28,6 +29,13 @@ FILES = [
     "report.json",
     "side-by-side.mp4",
 ]
+
+
+@pytest.fixture
+def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without plot and film, whose own test has them."""
+    monkeypatch.setattr(session, "chart_png", lambda _: b"")
+    monkeypatch.setattr(session, "write_film", lambda _, path, *__: path.touch())
 
 
 def compare(capsys: pytest.CaptureFixture[str], out: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
@@ -78,9 +86,12 @@ def _judge_film(out: Path) -> None:
     assert np.corrcoef(film[0, :length], own[:, :length].mean(axis=0))[0, 1] > 0.9
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_reused_steps_are_told_and_no_block_is_blamed(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     out, reuse = tmp_path / "ab", "cache_mode=h3_cache,cache_threshold=3,cache_start_percent=0,cache_end_percent=1"
-    _, facts, _ = compare(capsys, out, "--steps", "4", "--b", f"{reuse},linear=dequant", "--a", "linear=dequant")
+    _, facts, _ = compare(
+        capsys, out, "--steps", "4", "--blocks-at", "3", "--b", f"{reuse},linear=dequant", "--a", "linear=dequant"
+    )
     reused = [point["reused_b"] for point in facts["steps"]["denoised"]]
     assert sum(reused) == facts["b"]["skipped_steps"] > 0 and not any(p["reused_a"] for p in facts["steps"]["denoised"])
     assert facts["b"]["forwards"] + facts["b"]["skipped_steps"] == facts["a"]["forwards"] == 4
@@ -89,6 +100,7 @@ def test_reused_steps_are_told_and_no_block_is_blamed(capsys: pytest.CaptureFixt
     assert all(step["worst"] is None for step in facts["blocks"]) and not facts["identical"]
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_what_is_done_to_one_product_is_found_there(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,6 +124,7 @@ def test_what_is_done_to_one_product_is_found_there(
     assert step["blocks"][3]["parts"]["fc1"]["rel_l2"] == pytest.approx(0.02, rel=0.05)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_in_turn_where_both_don_t_fit_and_equal_sides_are_equal(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
