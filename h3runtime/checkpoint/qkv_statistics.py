@@ -18,7 +18,6 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
-from scipy.special import fdtrc
 
 from h3runtime.checkpoint.entries import StoredTensor
 from h3runtime.checkpoint.layers import QuantLayer
@@ -98,6 +97,9 @@ def _explained(levels: torch.Tensor, basis: torch.Tensor) -> tuple[float, float]
     if total <= 1e-12 * blocks * groups or free <= 0:
         return 0.0, 1.0
     share = 1.0 - (within / free) / (total / (blocks * (groups - 1)))
+    # Few files are asked for it, and its import takes 0.2 s.
+    from scipy.special import fdtrc
+
     ratio = (between / (2 * blocks)) / max(within / free, 1e-300)
     return share, float(fdtrc(2 * blocks, free, ratio))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from scipy import special, stats
 
 from h3runtime.core import SamplerSettings, SegmentKind
 from h3runtime.denoiser import schedule
@@ -96,6 +96,13 @@ def test_beta_takes_the_quantiles_of_the_distribution(steps) -> None:
     picked = np.rint(stats.beta.ppf(ticks, 0.6, 0.6) * 999).astype(int)
     kept = [i for n, i in enumerate(picked) if n == 0 or i != picked[n - 1]]
     np.testing.assert_array_equal(schedule.SCHEDULERS["beta"](steps, 12.0), schedule.sigma_table(12.0)[kept])
+
+
+def test_every_legal_number_of_beta_steps_takes_the_entries_that_an_inverse_would() -> None:
+    for steps in range(1, 201):
+        quantiles = 1.0 - np.linspace(0.0, 1.0, steps, endpoint=False)
+        wanted = np.rint(special.betaincinv(0.6, 0.6, quantiles) * 999)
+        np.testing.assert_array_equal(schedule._beta_entries(steps), wanted)
 
 
 def test_beta_merges_steps_that_meet() -> None:
