@@ -132,7 +132,7 @@ def stitch(
         bottom = row[..., kept:, :]
         above = raw_bottoms if rule == "raw" else [bottom[..., s : s + columns.tile] for s in columns.starts]
         pieces.append(row[..., :kept, :])
-    return torch.cat(pieces, -2)
+    return _joined(pieces, -2)
 
 
 def _assemble_row(
@@ -150,4 +150,9 @@ def _assemble_row(
         left = (raw if rule == "raw" else tile)[..., kept:]
         bottoms.append(raw[..., raw.shape[-2] - overlap :, :].clone())
         pieces.append(tile[..., :kept])
-    return torch.cat(pieces, -1), bottoms
+    return _joined(pieces, -1), bottoms
+
+
+def _joined(pieces: Sequence[torch.Tensor], dim: int) -> torch.Tensor:
+    """A picture of a single tile is that tile: there is nothing to copy."""
+    return pieces[0] if len(pieces) == 1 else torch.cat(list(pieces), dim)

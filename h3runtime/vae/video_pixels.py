@@ -33,16 +33,28 @@ def normalise(pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def denormalise(decoded: torch.Tensor) -> torch.Tensor:
-    """Decoder output [1, 3, F, H, W] -> fp32 [F, H, W, 3] in [0, 1].
+    """Decoder output [1, 3, F, H, W] -> fp32 [F, H, W, 3] in [0, 1], a view of planes: `to_bytes` puts pixels together.
 
     fp32 arithmetic with constants rounded to the decoder's dtype: ComfyUI keeps them in the module (§4.8).
     """
     std = _per_channel(PIXEL_STD, decoded, decoded.dtype).float()
     mean = _per_channel(PIXEL_MEAN, decoded, decoded.dtype).float()
-    frames = (decoded.float() * std + mean).clamp_(0, 1)
-    return frames[0].permute(1, 2, 3, 0).contiguous()
+    frames = (decoded.float() * std).add_(mean).clamp_(0, 1)
+    return frames[0].permute(1, 2, 3, 0)
 
 
 def to_bytes(frames: torch.Tensor) -> torch.Tensor:
-    """Frames in [0, 1], float -> uint8 of the same shape on the same device, truncated as ComfyUI does (§6)."""
-    return (frames * 255).clamp_(0, 255).to(torch.uint8)
+    """Frames in [0, 1], float -> uint8 of the same shape on the same device, contiguous, truncated as ComfyUI does
+    (§6)."""
+    codes = (frames * 255).clamp_(0, 255).to(torch.uint8)
+    return codes if codes.is_contiguous() else _interleaved(codes)
+
+
+def _interleaved(codes: torch.Tensor) -> torch.Tensor:
+    """Planes behind a view [.., 3] -> the same, contiguous. On a CPU plane by plane, a third of a whole copy's time."""
+    if codes.device.type != "cpu":
+        return codes.contiguous()
+    pixels = torch.empty(codes.shape, dtype=codes.dtype)
+    for channel in range(codes.shape[-1]):
+        pixels[..., channel] = codes[..., channel]
+    return pixels

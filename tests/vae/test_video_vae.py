@@ -82,7 +82,7 @@ def test_a_picture_is_the_last_of_four_frames(vae) -> None:
 def test_frames_are_in_range_and_as_many_as_promised(vae, frames) -> None:
     parts = list(vae.decode_chunks(latents_of(frames, 2, 4)))
     assert sum(map(len, parts)) == decoded_frames(frames)
-    assert all(part.shape[1:] == (32, 64, 3) and part.is_contiguous() for part in parts)
+    assert all(part.shape[1:] == (32, 64, 3) and to_bytes(part).is_contiguous() for part in parts)
     assert all(part.min() >= 0 and part.max() <= 1 for part in parts)
 
 
@@ -354,6 +354,12 @@ def test_bytes_are_truncated_and_clamped() -> None:
     frames = torch.tensor([0.0, 0.999, 1.0, 1.5, -0.5, 0.5, 254.999 / 255])
     assert to_bytes(frames).tolist() == [0, 254, 255, 255, 0, 127, 254]
     assert to_bytes(frames).dtype == torch.uint8
+
+
+def test_planes_become_the_bytes_that_pixels_become() -> None:
+    planes = torch.rand(3, 2, 5, 7).permute(1, 2, 3, 0)
+    pixels = to_bytes(planes)
+    assert pixels.is_contiguous() and torch.equal(pixels, to_bytes(planes.contiguous()))
 
 
 def test_pixels_survive_the_round_trip() -> None:
