@@ -38,12 +38,21 @@ AUDIO_ENCODERS: Mapping[AudioCodec, str] = {
 """ffmpeg's own `opus` is marked experimental, so it isn't used."""
 ANSWER_SECONDS = 20.0
 """How long a program may take to say what it is; a cold disk is slow, a hung network mount never answers."""
+VERSION = re.compile(r"ffmpeg version (\S+)")
 ENCODER_LINE = re.compile(r"^ [VAS][F.][S.][X.][B.][D.] (\w\S*)", re.MULTILINE)
 """One line of `ffmpeg -encoders`: six flags, then the name."""
 PIXEL_FORMATS = re.compile(r"Supported pixel formats:(.*)")
 """One line of `ffmpeg -h encoder=NAME`."""
 EVERY_ENCODER_TAKES: PixelFormat = "yuv420p"
 """Also what is assumed of an encoder that doesn't say."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """printed: on stdout. said: on stderr."""
+
+    printed: str
+    said: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,17 +111,22 @@ def find_ffmpeg(search: str | None = None) -> FFmpeg:
 
 
 def ask_ffmpeg(path: Path, why: str, seconds: float = ANSWER_SECONDS) -> FFmpeg:
-    """Version and encoders of one program; `BackendUnavailable` if it doesn't answer like ffmpeg."""
-    version = re.match(r"ffmpeg version (\S+)", _answer(path, ["-version"], seconds))
+    """Version and encoders of one program; `BackendUnavailable` if it doesn't answer like ffmpeg.
+
+    It says its version on stderr before whatever it was asked, unless it was built not to; to start it once more takes
+    60 ms of a core, for the 200 libraries of a distribution's.
+    """
+    answer = _answer(path, ["-encoders"], seconds)
+    version = VERSION.match(answer.said) or VERSION.match(_answer(path, ["-version"], seconds).printed)
     if version is None:
         raise BackendUnavailable("it doesn't answer like ffmpeg")
-    return FFmpeg(path, version[1], frozenset(ENCODER_LINE.findall(_answer(path, ["-encoders"], seconds))), why)
+    return FFmpeg(path, version[1], frozenset(ENCODER_LINE.findall(answer.printed)), why)
 
 
 def _pixel_formats(path: Path, encoder: str) -> frozenset[str]:
     answer = ""
     with suppress(BackendUnavailable):
-        answer = _answer(path, ["-h", f"encoder={encoder}"], ANSWER_SECONDS)
+        answer = _answer(path, ["-h", f"encoder={encoder}"], ANSWER_SECONDS).printed
     listed = PIXEL_FORMATS.search(answer)
     return frozenset(listed[1].split()) if listed is not None else frozenset({EVERY_ENCODER_TAKES})
 
@@ -131,22 +145,22 @@ def _lacking(tool: FFmpeg) -> str | None:
     return None if tool.audio_encoder("aac") else f"version {tool.version} has no AAC encoder"
 
 
-def _answer(path: Path, question: list[str], seconds: float) -> str:
-    """What the program prints on stdout. It gets a group of its own, which is gone afterwards whatever it did."""
+def _answer(path: Path, question: list[str], seconds: float) -> _Answer:
+    """What the program prints. It gets a group of its own, which is gone afterwards whatever it did."""
     command = [str(path), "-nostdin", *question]
     try:
         asked = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
             process_group=0,
         )
     except OSError as error:
         raise BackendUnavailable(f"it can't be started ({error.strerror})") from error
     with asked:
         try:
-            printed, _ = asked.communicate(timeout=seconds)
+            printed, said = asked.communicate(timeout=seconds)
         except subprocess.TimeoutExpired as error:
             raise BackendUnavailable(f"it didn't answer within {seconds:g} s") from error
         finally:
@@ -154,4 +168,4 @@ def _answer(path: Path, question: list[str], seconds: float) -> str:
                 os.killpg(asked.pid, signal.SIGKILL)
     if asked.returncode != 0:
         raise BackendUnavailable(f"it ended with status {asked.returncode}")
-    return printed.decode(errors="replace")
+    return _Answer(printed.decode(errors="replace"), said.decode(errors="replace"))

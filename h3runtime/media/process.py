@@ -79,6 +79,7 @@ class Child:
         )
         os.set_blocking(_pipe(self._process.stdin).fileno(), False)
         self._code: int | None = None
+        self._end = _End(self._process.pid)
         try:
             self._stderr = _Drain(_pipe(self._process.stderr), on_line)
         except BaseException:
@@ -112,7 +113,7 @@ class Child:
         `progress` returns. Raises each of this module's errors."""
         started = moved = time.monotonic()
         seen = progress()
-        # Short first: a small clip is done in milliseconds.
+        # Short first, where the end itself can't be waited for: a small clip is done in milliseconds.
         pause = POLL / 20
         while not self._has_ended():
             self._wanted()
@@ -120,7 +121,7 @@ class Child:
             if (now := progress()) != seen:
                 moved, seen = time.monotonic(), now
             self._within(self._stall_seconds, moved)
-            time.sleep(pause)
+            self._end.wait(pause)
             pause = min(POLL, pause * 1.5)
         if self.end() != 0:
             raise self._exited()
@@ -148,6 +149,7 @@ class Child:
     def _close_pipes(self) -> None:
         _pipe(self._process.stdin).close()
         _pipe(self._process.stderr).close()
+        self._end.close()
 
     def _has_ended(self) -> bool:
         """Whether it has exited; leaves it unreaped."""
@@ -175,6 +177,30 @@ class Child:
 
     def _exited(self) -> ChildExitedError:
         return ChildExitedError(self._code, self._stderr.tail())
+
+
+class _End:
+    """Of a process that isn't reaped yet: `wait` returns as it comes, where the system can tell (Linux from 5.3 on)."""
+
+    def __init__(self, pid: int) -> None:
+        self._descriptor = -1
+        with suppress(AttributeError, OSError):
+            self._descriptor = os.pidfd_open(pid)
+
+    def wait(self, seconds: float) -> None:
+        """At most so long."""
+        if self._descriptor < 0:
+            time.sleep(seconds)
+            return
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        poll.poll(seconds * 1000)
+
+    def close(self) -> None:
+        """May be called again."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor = -1
 
 
 class _Drain:
