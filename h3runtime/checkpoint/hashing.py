@@ -16,6 +16,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, TypeGuard
 
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.tensor_file import Identity, advise, checkpoint_error, reason
@@ -57,13 +58,13 @@ def sha256_of_parts(digests: Mapping[str, str]) -> str:
 
 def remembered(identity: Identity, cache_dir: Path | None) -> str | None:
     """The digest of the very file, if it was hashed before and not doubted. `cache_dir` None: there is no memory."""
-    digest = None if cache_dir is None else _table(cache_dir).get(_key(identity))
+    digest = _kept(identity, cache_dir)
     return None if digest is None or digest.startswith(DOUBT) else digest
 
 
 def first_found(identity: Identity, cache_dir: Path | None) -> str | None:
     """The digest that the very file had when it was first hashed, doubted or not."""
-    digest = None if cache_dir is None else _table(cache_dir).get(_key(identity))
+    digest = _kept(identity, cache_dir)
     return None if digest is None else digest.removeprefix(DOUBT)
 
 
@@ -78,7 +79,8 @@ def remember(identity: Identity, digest: str, cache_dir: Path | None) -> None:
         return
     with suppress(OSError):
         cache_dir.mkdir(parents=True, exist_ok=True)
-        table = {**_table(cache_dir), _key(identity): digest}
+        kept = {key: other for key, other in _table(cache_dir).items() if _is_known(other)}
+        table = {**kept, _key(identity): digest}
         descriptor, temporary = tempfile.mkstemp(dir=cache_dir, prefix=f".{CACHE_NAME}.")
         with os.fdopen(descriptor, "w") as out:
             json.dump(table, out)
@@ -111,15 +113,19 @@ def _hash(path: Path, on_bytes: Callable[[int], None]) -> str:
     return digest.hexdigest()
 
 
-def _table(cache_dir: Path) -> dict[str, str]:
+def _kept(identity: Identity, cache_dir: Path | None) -> str | None:
+    digest = None if cache_dir is None else _table(cache_dir).get(_key(identity))
+    return digest if _is_known(digest) else None
+
+
+def _table(cache_dir: Path) -> dict[str, Any]:
+    """As it is on disk: whoever reads one of thousands looks at that one."""
     try:
         table = json.loads((cache_dir / CACHE_NAME).read_text())
     except (OSError, ValueError, RecursionError):
         return {}
-    if not isinstance(table, dict):
-        return {}
-    return {key: digest for key, digest in table.items() if isinstance(digest, str) and _is_known(digest)}
+    return table if isinstance(table, dict) else {}
 
 
-def _is_known(digest: str) -> bool:
-    return HEX.fullmatch(digest.removeprefix(DOUBT)) is not None
+def _is_known(digest: Any) -> TypeGuard[str]:
+    return isinstance(digest, str) and HEX.fullmatch(digest.removeprefix(DOUBT)) is not None

@@ -25,8 +25,6 @@
 Asked by `jobs.child`, which knows it by name only, and by the command line.
 """
 
-import structlog
-
 from h3runtime.core import ComponentFacts, Engine
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.observe.spans import configure_spans
@@ -40,6 +38,9 @@ def create(settings: Settings, threads: int | None = None) -> Engine:
 
 
 def _log_component(facts: ComponentFacts) -> None:
+    # Logs are a server's: a command that makes one clip need not wait for this import.
+    import structlog
+
     structlog.get_logger("h3runtime.engine").info(
         "component_loaded",
         component=facts.component,

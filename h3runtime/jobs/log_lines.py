@@ -4,27 +4,31 @@ from __future__ import annotations
 
 from typing import Any
 
-import structlog
-
 from h3runtime.jobs.job import Job, Status
-from h3runtime.observe.logs import log_prompt
-
-log = structlog.get_logger("h3runtime.jobs")
 
 
 def log_start(job: Job) -> None:
-    log.info("generate_start", **_told(job))
+    from h3runtime.observe.logs import log_prompt
+
+    _log().info("generate_start", **_told(job))
     log_prompt(job.id, job.spec.prompt)
 
 
 def log_end(job: Job) -> None:
     clip, error = job.clip, job.error
     if job.status is Status.SUCCEEDED and clip is not None:
-        log.info("generate_complete", **_told(job), sha256=clip.sha256, bytes=clip.bytes, **_peaks(job))
+        _log().info("generate_complete", **_told(job), sha256=clip.sha256, bytes=clip.bytes, **_peaks(job))
         return
     stage, step = getattr(error, "stage", None), getattr(error, "step", None)
     code, message = (error.code, error.message) if error else ("cancelled", "cancelled")
-    log.info("generate_failed", **_told(job), code=code, message=message, stage=stage, step=step, **_peaks(job))
+    _log().info("generate_failed", **_told(job), code=code, message=message, stage=stage, step=step, **_peaks(job))
+
+
+def _log() -> Any:
+    # Not at the top: a command reads `job_timings` alone, and this import takes 0.1 s.
+    import structlog
+
+    return structlog.get_logger("h3runtime.jobs")
 
 
 def _peaks(job: Job) -> dict[str, Any]:

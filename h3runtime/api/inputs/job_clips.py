@@ -7,11 +7,15 @@ id is a 422 here, not a 404. `opening` asks; the paths are `jobs.files`'.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from h3runtime.core import variant_path
 from h3runtime.errors import InvalidRequest, JobNotFound, Offence, invalid
-from h3runtime.jobs.files import Folders
-from h3runtime.jobs.table import Job, JobTable, Status
+from h3runtime.jobs.job import Job, Status
+
+if TYPE_CHECKING:
+    from h3runtime.jobs.files import Folders
+    from h3runtime.jobs.table import JobTable
 
 
 class JobClips:
