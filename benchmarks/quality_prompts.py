@@ -22,12 +22,15 @@ from h3runtime.media.sound import write_sound
 from h3runtime.nano.captions import caption
 from h3runtime.nano.pictures import portrait, render
 from h3runtime.nano.sounds import voice
-from h3runtime.nano.world import PITCHES, Scene, Split, draw_scene
+from h3runtime.nano.world import Scene, Split, draw_scene
 
 TASKS = ("t2va", "i2va", "l2va", "fl2va", "picture", "voice")
 """Of the runtime's tasks the first four; the others are Ref2VA with a picture of the object, and with a voice beside
 it whose timbre the clip takes (a voice alone is no request)."""
 SPLITS: tuple[Split, ...] = tuple(split for split in get_args(Split) if split != "any")
+PORTRAIT_SIDE = 64
+VOICE_PITCHES = (280.0, 400.0, 600.0)
+"""Of the references that the model in the package was trained on, in pixels and Hz; others it doesn't know yet."""
 VOICE_LATENTS = 80
 """Two seconds, the shortest that a request may use (conditioning contract §3.3)."""
 
@@ -83,17 +86,17 @@ def request_of(prompt: Prompt, size: Size, ends: Ends, folder: Path) -> dict[str
     if ends.last is not None:
         request["last_frame"] = _picture(ends.last, folder / "last.png")
     if prompt.task in ("picture", "voice"):
-        request["references"] = list(_references(prompt, size, folder))
+        request["references"] = list(_references(prompt, folder))
     return request
 
 
-def _references(prompt: Prompt, size: Size, folder: Path) -> Iterator[dict[str, Any]]:
-    actor, side = prompt.scene.actors[0], min(size.width, size.height)
-    pixels = portrait(actor.colour, actor.shape, side, side).numpy()
+def _references(prompt: Prompt, folder: Path) -> Iterator[dict[str, Any]]:
+    actor = prompt.scene.actors[0]
+    pixels = portrait(actor.colour, actor.shape, PORTRAIT_SIDE, PORTRAIT_SIDE).numpy()
     yield {"type": "image", "source": _picture(pixels, folder / "reference.png")}
     if prompt.task == "voice":
         path = folder / "voice.wav"
-        pitch = list(PITCHES.values())[prompt.index % len(PITCHES)]
+        pitch = VOICE_PITCHES[prompt.index % len(VOICE_PITCHES)]
         write_sound(path, voice(prompt.scene.timbre, pitch, VOICE_LATENTS).numpy(), overwrite=True)
         yield {"type": "audio", "source": {"path": str(path)}}
 

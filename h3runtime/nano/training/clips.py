@@ -10,7 +10,7 @@ pictures. Reference portraits and voices are few (colour x shape, timbre x pitch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import cache
@@ -33,7 +33,8 @@ from h3runtime.vae.video_vae import VideoVae
 
 CHUNK: Final = 64
 """Clips planned by one worker at a time, and encoded together at the smallest size."""
-VOICE_PITCHES: Final = (280.0, 400.0, 600.0)
+VOICE_PITCHES: Final = (160.0, 200.0, 280.0, 320.0, 400.0, 520.0, 600.0, 840.0, 960.0)
+"""Those of the shapes too: whoever never heard a voice at a shape's pitch takes the pitch from the voice."""
 VOICE_LATENTS: Final = 80
 """Two seconds, the least that a reference may last."""
 PORTRAIT_SHARES: Final = (0.24, 0.28, 0.32)
@@ -95,11 +96,11 @@ class Shelf:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class References:
-    """portraits [7, 4, 3, 24, 1, h, w] and their pixels uint8 [7, 4, 3, H, W, 3], by colour, shape, share;
-    voices [3, 3, 32, 2, A] by timbre, pitch."""
+    """By their side in pixels: portraits [7, 4, 3, 24, 1, h, w] and their pixels uint8 [7, 4, 3, H, W, 3], by colour,
+    shape, share. voices [3, P, 32, 2, A] by timbre, pitch."""
 
-    portraits: torch.Tensor
-    pixels: torch.Tensor
+    portraits: Mapping[int, torch.Tensor]
+    pixels: Mapping[int, torch.Tensor]
     voices: torch.Tensor
 
 
@@ -190,24 +191,34 @@ def _encode(
 
 
 @torch.no_grad()
-def references(video_vae: VideoVae, audio_vae: AudioVae, device: torch.device, side: int = 64) -> References:
-    """The tables of portraits, square of `side` pixels, and voices."""
-    drawn = torch.stack(
-        [
-            pictures.portrait(colour, shape, side, side, device, share=share)
-            for colour in COLOURS
-            for shape in SHAPES
-            for share in PORTRAIT_SHARES
-        ]
-    )
-    shape = (len(COLOURS), len(SHAPES), len(PORTRAIT_SHARES))
+def references(video_vae: VideoVae, audio_vae: AudioVae, device: torch.device, sides: Sequence[int]) -> References:
+    """The tables of portraits, square of so many pixels, and voices."""
+    pixels = {side: _portraits(side, device) for side in sides}
     told = torch.stack([sounds.voice(t, p, VOICE_LATENTS, device) for t in TIMBRES for p in VOICE_PITCHES])
-    portraits, voices = encode_clips(video_vae, drawn.unsqueeze(1)), encode_sounds(audio_vae, told)
+    voices = encode_sounds(audio_vae, told)
     return References(
-        portraits.view(*shape, *portraits.shape[1:]).half(),
-        drawn.view(*shape, *drawn.shape[1:]),
+        {side: _encoded(video_vae, drawn).half() for side, drawn in pixels.items()},
+        pixels,
         voices.view(len(TIMBRES), len(VOICE_PITCHES), *voices.shape[1:]).half(),
     )
+
+
+def _portraits(side: int, device: torch.device) -> torch.Tensor:
+    """uint8 [colours, shapes, shares, side, side, 3]."""
+    shape = (len(COLOURS), len(SHAPES), len(PORTRAIT_SHARES))
+    drawn = [
+        pictures.portrait(colour, shape, side, side, device, share=share)
+        for colour in COLOURS
+        for shape in SHAPES
+        for share in PORTRAIT_SHARES
+    ]
+    return torch.stack(drawn).view(*shape, side, side, 3)
+
+
+def _encoded(video_vae: VideoVae, pixels: torch.Tensor) -> torch.Tensor:
+    """[.., H, W, 3] -> latents [.., 24, 1, h, w] of each as a picture of its own."""
+    latents = encode_clips(video_vae, pixels.flatten(0, 2).unsqueeze(1))
+    return latents.view(*pixels.shape[:3], *latents.shape[1:])
 
 
 def shelves(

@@ -42,6 +42,7 @@ from h3runtime.nano.training.masters import (
 )
 from h3runtime.nano.training.profiling import profile_joint
 from h3runtime.nano.training.pupil import Pupil
+from h3runtime.nano.training.tasks import SIDES
 from h3runtime.nano.training.text_master import fill_unseen, write_text_master
 from h3runtime.nano.training.upscaler import train_upscaler
 from h3runtime.nano.training.video_profile import profile_video_vae
@@ -174,7 +175,7 @@ def _prepared(
         if kept:
             say("clips are those that were kept here")
             return *kept, video_vae, audio_vae
-        references = clips.references(video_vae, audio_vae, device)
+        references = clips.references(video_vae, audio_vae, device, SIDES)
         shelves = clips.shelves(sizes, planner, video_vae, audio_vae, device, say)
     if keep:
         keeping.keep(keeping.place(keep, sizes, seed, masters), shelves, references)

@@ -14,10 +14,10 @@ from pathlib import Path
 import torch
 
 from h3runtime.nano import captions, pictures, sounds, world
-from h3runtime.nano.training import clips
+from h3runtime.nano.training import clips, tasks
 
 Kept = tuple[list[clips.Shelf], clips.References]
-SOURCES = (world, captions, pictures, sounds, clips)
+SOURCES = (world, captions, pictures, sounds, clips, tasks)
 
 
 def place(folder: Path, sizes: Sequence[clips.Size], seed: int, masters: Sequence[Path]) -> Path:
@@ -51,5 +51,8 @@ def _on(shelf: clips.Shelf, device: torch.device) -> clips.Shelf:
 
 
 def _referred(references: clips.References, device: torch.device | str) -> clips.References:
-    names = ("portraits", "pixels", "voices")
-    return clips.References(*(getattr(references, name).to(device) for name in names))
+    portraits, pixels = (
+        {side: table.to(device) for side, table in tables.items()}
+        for tables in (references.portraits, references.pixels)
+    )
+    return clips.References(portraits, pixels, references.voices.to(device))

@@ -114,8 +114,10 @@ class Lectern:
         self._laid: dict[tuple[int, str], tuple[int, int, PackedLayout, PaddedRows]] = {}
 
     def has(self, number: int, task: Task) -> bool:
-        """Whether a shelf has captions for the task."""
-        return bool(self.texts[number][task.wording].captions)
+        """Whether a shelf has captions for the task, and a canvas that its picture isn't shrunk for."""
+        size = self.shelves[number].size
+        fits = task.side**2 <= size.width * size.height
+        return fits and bool(self.texts[number][task.wording].captions)
 
     def bucket(self, number: int, task: Task, *, rows: int = 0, count: int = 0) -> Bucket:
         """Of so many sequences, or as many as have about so many packed rows together."""
@@ -165,12 +167,12 @@ class Lectern:
     def layout(self, number: int, task: Task, words: int) -> PackedLayout:
         """Of one sequence whose caption has so many rows."""
         shelf = self.shelves[number]
-        height, width = self.references.pixels.shape[3:5] if task.picture else (shelf.size.height, shelf.size.width)
+        height, width = (task.side, task.side) if task.picture else (shelf.size.height, shelf.size.width)
         opening = _opening(task, (height, width), self.vocabulary).tags
         frames = (0, shelf.size.frames // 2, shelf.size.frames - 1)
-        portraits, voices = self.references.portraits, self.references.voices
-        given = [ReferenceShape("image", 1, *portraits.shape[-2:])] if task.picture else []
-        given += [ReferenceShape("audio", audio_latents=voices.shape[-1])] if task.voice else []
+        references = self.references
+        given = [ReferenceShape("image", 1, *references.portraits[task.side].shape[-2:])] if task.picture else []
+        given += [ReferenceShape("audio", audio_latents=references.voices.shape[-1])] if task.voice else []
         tags = np.concatenate([opening, np.full(words, Modality.TEXT, np.int64)])
         t, h, w = shelf.video.shape[2:]
         return pack(t, h, w, shelf.audio.shape[-1], tags, [KeyframeShape(frames[i], 1) for i in task.stills], given)
@@ -183,10 +185,10 @@ class Lectern:
         rows = [patchify(shelf.stills[clips, i].float()) for i in task.stills]
         pixels = [shelf.frames[clips, i // 2].unsqueeze(1) for i in task.stills] if task.shown else []
         if task.picture:
-            colours, shapes = bucket.texts.actors[picked].unbind(1)
-            where = colours, shapes, lots.below(self.references.portraits.shape[2])
-            rows.append(patchify(self.references.portraits[where].float()))
-            pixels.append(self.references.pixels[where].unsqueeze(1))
+            portraits, drawn = self.references.portraits[task.side], self.references.pixels[task.side]
+            where = *bucket.texts.actors[picked].unbind(1), lots.below(portraits.shape[2])
+            rows.append(patchify(portraits[where].float()))
+            pixels.append(drawn[where].unsqueeze(1))
         if not rows:
             return None, pixels
         clean = torch.cat(rows, 1)

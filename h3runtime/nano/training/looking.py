@@ -71,7 +71,7 @@ def asked(pupil: Pupil, vocabulary: Vocabulary, size: clips.Size, split: Split, 
     audio = torch.zeros(len(scenes), config.audio_channels, 2, audio_latents(size.frames), device=device)
     none = torch.zeros(0, device=device)
     shelf = clips.Shelf(size, scenes, {(False, False): texts}, video, audio, none, none)
-    lectern = Lectern([shelf], clips.References(none, none, none), vocabulary, pupil.dit)
+    lectern = Lectern([shelf], clips.References({}, {}, none), vocabulary, pupil.dit)
     each, generator = torch.arange(len(scenes), device=device), torch.Generator(device).manual_seed(seed)
     return lectern.draw(lectern.bucket(0, TASKS[0], count=len(scenes)), generator, each)
 

@@ -1,6 +1,7 @@
 """What the model is asked in training: the tasks of H3, and what comes before a prompt in each.
 
-    text only | first, last, first and last frame, a guide in the middle | a picture, with and without a voice
+    text only | first, last, first and last frame, a guide in the middle | a picture of several sizes, with and without
+    a voice
 
 Numbers and names only. `lectern` makes batches of them.
 """
@@ -17,14 +18,19 @@ from h3runtime.nano.training.text_batches import BatchPiece
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """stills: which of a shelf's stills (first, middle, last) are keyframes; shown: the text encoder sees them too."""
+    """stills: which of a shelf's stills (first, middle, last) are keyframes; shown: the text encoder sees them too.
+    side: pixels of a square reference picture, 0 without one."""
 
     name: str
     share: float
     stills: tuple[int, ...] = ()
     shown: bool = True
-    picture: bool = False
+    side: int = 0
     voice: bool = False
+
+    @property
+    def picture(self) -> bool:
+        return self.side > 0
 
     @property
     def wording(self) -> Wording:
@@ -37,10 +43,16 @@ TASKS: Final = (
     Task("first_last", 0.08, (0, 2)),
     Task("last", 0.06, (2,)),
     Task("guide", 0.03, (1,), shown=False),
-    Task("picture", 0.13, picture=True),
-    Task("picture_voice", 0.08, picture=True, voice=True),
+    Task("picture_64", 0.05, side=64),
+    Task("picture_96", 0.02, side=96),
+    Task("picture_128", 0.04, side=128),
+    Task("picture_192", 0.02, side=192),
+    Task("picture_64_voice", 0.03, side=64, voice=True),
+    Task("picture_128_voice", 0.05, side=128, voice=True),
 )
-"""A voice never comes alone: the service asks for a picture or a clip beside it."""
+"""A voice never comes alone: the service asks for a picture or a clip beside it. A picture has at most the canvas's
+area (conditioning contract §3.3), and of one size alone the model would know only that size."""
+SIDES: Final = tuple(sorted({task.side for task in TASKS if task.side}))
 
 
 def before(task: Task, shown: Sequence[BatchPiece]) -> list[BatchPiece]:

@@ -11,11 +11,14 @@ from h3runtime.nano import model
 from h3runtime.nano.training import clips, transformer
 from h3runtime.nano.training.lectern import Lectern
 from h3runtime.nano.training.pupil import Pupil
+from h3runtime.nano.training.tasks import TASKS
 from h3runtime.nano.training.text_master import initialise
 from h3runtime.nano.vocabulary import Vocabulary
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
 SIZE = clips.Size(64, 64, 5, 12)
+SMALL_TASKS = [task for task in TASKS if task.side <= SIZE.width]
+"""Those whose pictures fit such a canvas."""
 CPU = torch.device("cpu")
 SIZES = layouts.TransformerSizes(
     hidden=128, layers=2, refiner_layers=1, heads=1, ffn=256, text_dim=128, curve=(1025, 8)
@@ -47,5 +50,5 @@ def small_lectern(device: torch.device = CPU) -> Lectern:
     video, audio = untrained_video_vae().to(device), untrained_audio_vae().to(device)
     with clips.Planner([SIZE], seed=1, workers=0) as planner:
         shelves = clips.shelves([SIZE], planner, video, audio, device, print)
-    references = clips.references(video, audio, device, side=64)
+    references = clips.references(video, audio, device, (SIZE.width,))
     return Lectern(shelves, references, Vocabulary.load(), small_dit().to(device))

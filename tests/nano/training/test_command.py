@@ -37,6 +37,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(curriculum, "Sizes", lambda: SIZES)
     monkeypatch.setattr(model, "transformer", small_dit)
     monkeypatch.setattr(clips, "PORTRAIT_SHARES", (0.28,))
+    monkeypatch.setattr(command, "SIDES", (64,))
 
 
 def test_every_stage_runs_and_a_later_run_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from h3runtime.nano.training.pupil import Pupil
 from h3runtime.nano.training.text import encode_batch
 from h3runtime.nano.vocabulary import Vocabulary
 from h3runtime.nano.world import COLOURS, SHAPES, is_held_out
-from tests.nano.training.small import SIZE, small_pupil
+from tests.nano.training.small import SIZE, SMALL_TASKS, small_pupil
 from tests.nano.training.untrained import untrained_audio_vae, untrained_video_vae
 
 
@@ -40,7 +40,7 @@ def losses(pupil: Pupil, lectern: Lectern, task: tasks.Task, count: int) -> list
     return [float(x.detach()) for x in joint.loss_of(pupil, batch, joint.Recipe(), generator, torch.float32)]
 
 
-@pytest.mark.parametrize("task", tasks.TASKS, ids=lambda task: task.name)
+@pytest.mark.parametrize("task", SMALL_TASKS, ids=lambda task: task.name)
 def test_every_task_is_a_batch_of_one_layout(lectern: Lectern, pupil: Pupil, task: tasks.Task) -> None:
     batch = lectern.draw(lectern.bucket(0, task, count=2), lots())
     layout = batch.bucket.layout
@@ -53,7 +53,7 @@ def test_every_task_is_a_batch_of_one_layout(lectern: Lectern, pupil: Pupil, tas
 
 
 def test_captions_belong_to_their_clips_and_say_what_the_references_leave_out(lectern: Lectern) -> None:
-    batch = lectern.draw(lectern.bucket(0, next(t for t in tasks.TASKS if t.voice), count=6), lots())
+    batch = lectern.draw(lectern.bucket(0, next(t for t in SMALL_TASKS if t.voice), count=6), lots())
     shelf, texts = batch.bucket.shelf, batch.bucket.texts
     for row, (words, scene) in enumerate(batch.asked()):
         pick = int(batch.picked[row])
@@ -69,7 +69,7 @@ def test_captions_belong_to_their_clips_and_say_what_the_references_leave_out(le
 
 
 @pytest.mark.parametrize(
-    "task", [t for t in tasks.TASKS if t.name in ("text", "first", "picture_voice")], ids=lambda t: t.name
+    "task", [t for t in tasks.TASKS if t.name in ("text", "first", "picture_64_voice")], ids=lambda t: t.name
 )
 @torch.no_grad()
 def test_a_text_that_ends_early_is_as_if_alone(lectern: Lectern, pupil: Pupil, task: tasks.Task) -> None:
@@ -144,6 +144,12 @@ def test_sampling_ends_at_the_data_where_the_network_knows_it(lectern: Lectern, 
     video, audio = samples.sample(pupil.dit, pupil.encoder, batch, 3, 0, torch.float32)
     assert video.shape == (2, 24, 2, 4, 4) and audio.shape == (2, 32, 2, 8)
     assert bool(video.isfinite().all()) and bool(audio.isfinite().all())
+
+
+def test_a_picture_is_no_larger_than_the_canvas(lectern: Lectern) -> None:
+    """The service would shrink it, so a larger one never comes to the model."""
+    assert [task for task in tasks.TASKS if lectern.has(0, task)] == SMALL_TASKS
+    assert {task.side for task in tasks.TASKS} == {0, *tasks.SIDES}
 
 
 def test_small_clips_come_first_and_every_size_in_the_end() -> None:

@@ -12,7 +12,7 @@ from h3runtime.nano.training.recording import SETTLING, Recordings
 from tests.nano.training.small import small_pupil
 from tests.nano.training.tape import TapeRecorder
 
-TASKS = [task for task in tasks.TASKS if task.name in ("text", "picture")]
+TASKS = [task for task in tasks.TASKS if task.name in ("text", "picture_64")]
 
 
 def trained(lectern: Lectern, recorder: TapeRecorder | None) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

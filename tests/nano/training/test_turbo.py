@@ -65,7 +65,7 @@ def lectern(taught: Dit, vocabulary: Vocabulary) -> Lectern:
     """Of captions alone."""
     none = torch.zeros(0)
     shelf = captions.plain_shelf(SIZE, taught.config, 1, CPU)
-    return captions.CaptionLectern([shelf], clips.References(none, none, none), vocabulary, taught)
+    return captions.CaptionLectern([shelf], clips.References({}, {}, none), vocabulary, taught)
 
 
 def trainer_of(taught: Dit, encoder: TextEncoder, lectern: Lectern, recipe: TurboRecipe = RECIPE) -> TurboTrainer:
