@@ -13,7 +13,8 @@
     inputs             each medium, {field, kind, saw, got}: what its file holds, and what of it went into the model
                        (`conditions.told_inputs`)
     attention          {dispatches, fallbacks}: calls by the backend that ran them, and calls that one gave to another,
-                       with the reason (`counting.Tally.since`); of the blocks alone
+                       with the reason (`counting.Tally.since`); of the blocks alone. kept_share, where sparse calls
+                       count their tiles: of the pairs of picture cubes, those that were read, by backend
     linear             {backend, layers, left_to_dequant, weight_errors}: of the layers that follow the choice, why some
                        were left to the definition, and what encoding anew cost a layer's weight, relative L2
     memory             peak bytes by stage, as far as they were measured

@@ -10,6 +10,7 @@ from h3_kernels.attention8 import Tile
 
 from tests.gpu import attention8_checks as attending
 from tests.gpu import producer_checks as producing
+from tests.gpu import sparse_checks as sparse
 
 SIZES = (
     producing.Size(rows=7, width=48, heads=2, head_dim=32, turning=12),
@@ -19,6 +20,8 @@ SIZES = (
 TILE = Tile(queries=16, keys=32)
 SHAPES = ((1, 70, 2), (2, 33, 1), (1, 16, 1))
 """Batch, rows, heads: ragged in queries and keys, in keys alone, and whole."""
+GRIDS = (((5, 8, 10), 2, 32), ((1, 4, 18), 1, 24))
+"""Latent frames, height, width, heads, head dim: ragged cubes, and a width that is no power of two."""
 
 
 def main() -> None:
@@ -40,6 +43,14 @@ def main() -> None:
         attending.check_quantisation(q, k, v, "fp8", TILE)
         attending.check_attention(q, k, v, "fp8", TILE, emulation=1e-3, exact=0.06)
     print("attention8: right in the interpreter")
+    for grid, heads, head_dim in GRIDS:
+        for dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 4e-3)):
+            tiles, qkv = sparse.made(grid, heads, head_dim, dtype, device)
+            sparse.check_means(tiles, qkv[0])
+            for launch in sparse.LAUNCHES:
+                for share in (1.0, 0.5, 0.01):
+                    sparse.check_attention(tiles, qkv, share, launch, bound)
+    print("sparse: right in the interpreter")
 
 
 if __name__ == "__main__":
