@@ -1,10 +1,14 @@
 """What commands say of their flags before they compute."""
 
+import contextlib
+import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from h3runtime.__main__ import COMMANDS, build_parser
 from tests.cli.commands import SMALL, run
 
 
@@ -53,3 +57,16 @@ def test_latents_in_the_way_are_kept(tmp_path: Path) -> None:
     assert code == 1 and "a.mp4.latents.safetensors exists" in err
     assert (tmp_path / "a.mp4.latents.safetensors").read_text() == "mine"
     assert run(*command, "--overwrite", folder=tmp_path)[0] == 0
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_alone_has_the_help_that_it_has_among_all(command: str) -> None:
+    alone, among = (build_parser(name).parse_args for name in (command, None))
+    assert _help(alone, command) == _help(among, command)
+
+
+def _help(parse: Callable[[list[str]], object], command: str) -> str:
+    told = io.StringIO()
+    with contextlib.redirect_stdout(told), pytest.raises(SystemExit):
+        parse([command, "--help"])
+    return told.getvalue()
