@@ -164,7 +164,8 @@ def runs_of(side: Walker, step: int, x: torch.Tensor) -> Iterator[BlockRun]:
     h, place = begun.h, _place(side.network.config, begun.h)
     for index, block in enumerate(side.network.blocks):
         with side.active():
-            run = keep_block(cast(Block, block), h, begun.tables.block(index), begun.time.rows, begun.call, place)
+            call = replace(begun.call, block=index)
+            run = keep_block(cast(Block, block), h, begun.tables.block(index), begun.time.rows, call, place)
         h = run.after.to(h.device)
         yield run
 
@@ -178,7 +179,8 @@ def compared(side: Walker, step: int, x: torch.Tensor, runs: Iterable[BlockRun],
             entering = agreement_of(run.h.to(begun.h.device), begun.h)
         with side.active():
             block = cast(Block, side.network.blocks[index])
-            found.append(compare_block(block, run, begun.tables.block(index), begun.time.rows, begun.call))
+            call = replace(begun.call, block=index)
+            found.append(compare_block(block, run, begun.tables.block(index), begun.time.rows, call))
         on_block()
     return StepBlocks(step, float(side.estimate.sigmas[step]), entering, tuple(found))
 

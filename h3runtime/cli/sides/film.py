@@ -142,7 +142,7 @@ def _put_curves(page: Page, found: SidesFound, stage: Stage) -> None:
     points, spans = found.clips.pictures.series[0].points, found.clips.sound
     box = _curve_box(stage)
     page.line([(box.x, box.y + box.h), (box.x + box.w, box.y + box.h)], RULE)
-    up = even_axis(min(p.ssim or 0.0 for p in points), 1.0, 2)
+    up = even_axis(min([0.999, *(p.ssim or 0.0 for p in points)]), 1.0, 2)
     loud = even_axis(0.0, max([span.log_mel_db for span in spans] + [0.1]), 2)
     seconds = len(points) / FPS
     places = [

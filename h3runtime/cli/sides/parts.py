@@ -23,7 +23,7 @@ from typing import Any, Final, Protocol
 import torch
 from torch import nn
 
-from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.blocks import AttentionCall, Block
@@ -171,18 +171,19 @@ class WatchedAttention:
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:
-        return self._seen(self.own.attend(q, k, v, layout=layout, step=step))
+        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
 
     def attend_at(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int, place: Any
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,
+        step: int,
+        place: Place | None,
     ) -> torch.Tensor:
-        """For a backend that asks where in the network it is called."""
-        asks = getattr(self.own, "attend_at", None)
-        if asks is None:
-            return self.attend(q, k, v, layout=layout, step=step)
-        return self._seen(asks(q, k, v, layout=layout, step=step, place=place))
-
-    def _seen(self, out: torch.Tensor) -> torch.Tensor:
+        out = attend_at(self.own, q, k, v, layout=layout, step=step, place=place)
         self.watch.see("attention", out)
         return out
 

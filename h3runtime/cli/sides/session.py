@@ -29,7 +29,7 @@ from h3runtime.cli.sides.names import AUTO, BLOCKS_LEGAL, FILM, NONE, PLOT, REPO
 from h3runtime.cli.sides.report import facts_of
 from h3runtime.cli.sides.steps import compare_steps
 from h3runtime.cli.stopping import Stopping
-from h3runtime.core import OnProgress, Progress
+from h3runtime.core import GenerateSpec, OnProgress, Progress
 from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.errors import JobCancelled, Offence, invalid
@@ -84,43 +84,43 @@ class Session:
         return forwards(self.halves[0].ruling.spec(self.scratch / "none.mp4", self.scratch).sampling)
 
     def _at_once(self, placed: Placed, steps: tuple[int, ...]) -> Blocks:
-        made = self._made(0, placed), self._made(1, placed)
-        first, second = (self._walker(index, placed, made[0]) for index in (0, 1))
+        """Both sides are judged by their engines before either is made."""
+        specs = self._planned(0, placed), self._planned(1, placed)
+        a, b = (self._made(index, placed, spec) for index, spec in enumerate(specs))
+        first, second = (self._walker(index, placed, spec, a) for index, spec in enumerate(specs))
         if why := why_unlike(first.network.config, second.network.config):
-            return made, [], why
+            return (a, b), [], why
         count = len(steps) * len(first.network.blocks)
-        return made, attribute(first, second, made[0], steps, self._counting("blocks", count)), ""
+        return (a, b), attribute(first, second, a, steps, self._counting("blocks", count)), ""
 
     def _in_turn(self, placed: Placed, steps: tuple[int, ...]) -> Blocks:
         """A's blocks wait in files while its weights make way for B's."""
-        folder = self.scratch / "blocks"
-        config = placed.a.models.transformer_of(self.halves[0].task).config
-        spool.require_disk(self.scratch, config, self._rows(placed), steps)
-        a = self._made(0, placed)
+        folder, spec = self.scratch / "blocks", self._planned(0, placed)
+        config = placed.a.models.transformer_of(spec.task).config
+        spool.require_disk(self.scratch, config, sum(placed.a.estimate(spec).rows.values()), steps)
+        a = self._made(0, placed, spec)
         on_block = self._counting("blocks", 2 * len(steps) * config.layers)
-        spool.write_steps(folder, self._walker(0, placed, a), a, steps, on_block)
+        spool.write_steps(folder, self._walker(0, placed, spec, a), a, steps, on_block)
         placed.a.close()
         with told_by(self.halves[1].side):
             placed.b.load(self.bar)
-        made = a, self._made(1, placed)
-        second = self._walker(1, placed, a)
+        spec = self._planned(1, placed)
+        b = self._made(1, placed, spec)
+        second = self._walker(1, placed, spec, a)
         if why := why_unlike(config, second.network.config):
-            return made, [], why
-        return made, spool.compare_steps(folder, second, a, steps, on_block), ""
+            return (a, b), [], why
+        return (a, b), spool.compare_steps(folder, second, a, steps, on_block), ""
 
-    def _rows(self, placed: Placed) -> int:
-        spec = planned(self.halves[0], placed.a, self.scratch)
-        return sum(placed.a.estimate(spec).rows.values())
+    def _planned(self, index: int, placed: Placed) -> GenerateSpec:
+        return planned(self.halves[index], (placed.a, placed.b)[index], self.scratch)
 
-    def _made(self, index: int, placed: Placed) -> Made:
+    def _made(self, index: int, placed: Placed, spec: GenerateSpec) -> Made:
         half, engine = self.halves[index], (placed.a, placed.b)[index]
-        spec = planned(half, engine, self.scratch)
         return make(half, spec, engine, self._on_progress(f"side {half.side.name}"), self.stopping)
 
-    def _walker(self, index: int, placed: Placed, a: Made) -> Walker:
-        half, engine = self.halves[index], (placed.a, placed.b)[index]
-        spec = planned(half, engine, self.scratch)
-        return walker(engine, spec, a.spec.sampling, Run(lambda _: None, self.stopping, FIRST_GUESS))
+    def _walker(self, index: int, placed: Placed, spec: GenerateSpec, a: Made) -> Walker:
+        run = Run(lambda _: None, self.stopping, FIRST_GUESS)
+        return walker((placed.a, placed.b)[index], spec, a.spec.sampling, run)
 
     def _measured(
         self, placed: Placed, made: tuple[Made, Made], blocks: list[StepBlocks], why_no_blocks: str

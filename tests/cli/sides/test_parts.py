@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from h3runtime.backends.attention.base import AttentionBackend, Place
+from h3runtime.backends.attention.sdpa import SdpaAttention
 from h3runtime.cli.sides.attribution import StepBlocks, Walker, compared, runs_of, why_unlike
 from h3runtime.cli.sides.parts import PARTS, agreement_of
 from h3runtime.cli.sides.spool import read_runs, write_runs
-from h3runtime.core import SamplerSettings, TextFeatures
+from h3runtime.core import PackedLayout, SamplerSettings, TextFeatures
 from h3runtime.denoiser.denoise import begin
 from h3runtime.denoiser.dit import Dit
 from h3runtime.media.agreement import Agreement
@@ -21,14 +23,45 @@ from tests.parity.dit_case import build
 LAYERS = len(tiny.dit().blocks)
 
 
-def side(*changed: str) -> tuple[Walker, torch.Tensor]:
+class Louder:
+    """Attention in one block 3 % larger than it is."""
+
+    name, grade = "louder", "experimental"
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
+    ) -> torch.Tensor:
+        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
+
+    def attend_at(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,
+        step: int,
+        place: Place | None,
+    ) -> torch.Tensor:
+        out = SdpaAttention().attend(q, k, v, layout=layout, step=step)
+        return out * 1.03 if place is not None and place.block == 1 else out
+
+
+def side(*changed: str, attention: AttentionBackend | None = None) -> tuple[Walker, torch.Tensor]:
     """A walk of the tiny model, some of its weights 5 % larger, and x before its first step."""
     weights, packed = tiny.weights(), tiny.layout()
     network = build(weights | {name: weights[name] * 1.05 for name in changed}, torch.bfloat16, tiny.CONFIG)
     text = TextFeatures(tiny.noise(1, packed.text_rows, network.config.text_dim, seed=2), packed.text_tags)
     settings = SamplerSettings(steps=3, seed=7)
     estimate, x = begin(
-        network, packed, text, *tiny.conditions(packed), settings, device=torch.device("cpu"), dtype=torch.bfloat16
+        network,
+        packed,
+        text,
+        *tiny.conditions(packed),
+        settings,
+        device=torch.device("cpu"),
+        dtype=torch.bfloat16,
+        attention=attention,
     )
 
     @contextmanager
@@ -38,9 +71,9 @@ def side(*changed: str) -> tuple[Walker, torch.Tensor]:
     return Walker(network, estimate, active, (0, 1, 2)), x
 
 
-def compare(*changed: str) -> StepBlocks:
+def compare(*changed: str, attention: AttentionBackend | None = None) -> StepBlocks:
     first, x = side()
-    second, _ = side(*changed)
+    second, _ = side(*changed, attention=attention)
     return compared(second, 1, x, runs_of(first, 1, x), lambda: None)
 
 
@@ -75,6 +108,13 @@ def test_a_change_is_found_in_its_block_and_part(index: int, part: str, name: st
     assert all(block.whole.identical and block.worst is None for i, block in enumerate(found.blocks) if i != index)
     if part in ("fc1", "fc2", "out", "qkv"):
         assert found.blocks[index].parts[part].rel_l2 == pytest.approx(0.05, abs=0.01)
+
+
+def test_a_backend_that_differs_in_one_block_is_found_there() -> None:
+    found = compare(attention=Louder())
+    changed = [{p for p, sums in block.parts.items() if not sums.identical} for block in found.blocks]
+    assert (found.worst, changed) == (1, [set(), {"attention"}])
+    assert found.blocks[1].parts["attention"].rel_l2 == pytest.approx(0.03, abs=0.003)
 
 
 def test_what_comes_before_the_blocks_is_told_apart() -> None:
