@@ -391,6 +391,23 @@ class AdapterUse:
     alpha_given: float | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class RefinePass:
+    """A second pass over the upscaled latents of a first one (service-contract, `refine`; dit-contract §9).
+
+    width, height: the first pass's canvas in pixels; the spec's own are the clip's. scale: as it was asked for, before
+    the clip's sides were rounded. steps, denoise: the second pass's, as in `SamplerSettings`. upscaler: SHA-256 of the
+    file that it was admitted with; "" takes the one that is there.
+    """
+
+    width: int
+    height: int
+    scale: float
+    steps: int
+    denoise: float
+    upscaler: str = ""
+
+
 Container = Literal["mp4", "mov", "mkv", "webm"]
 VideoCodec = Literal["h264", "hevc", "vp9", "av1"]
 PixelFormat = Literal["yuv420p", "yuv444p", "yuv420p10le"]
@@ -424,7 +441,8 @@ class GenerateSpec:
     make of the same conditions, with seeds seed + i; where there are several, clip i goes to `variant_path(output, i)`.
     output: where the finished file goes, absolute. scratch: a folder for temporary files on the same file system. tail:
     of the first clip. attention_plan: the attention backend of each step of `sampling.steps`, from the first; empty
-    where `attention` runs them all. loras: adapters, all active at once.
+    where `attention` runs them all. loras: adapters, all active at once. refine: a second pass, whose canvas `width`
+    and `height` are.
     reuse: which steps are spared; None computes them all.
     evidence: what speaks for the quality level that chose attention, linear and reuse; None without such a level.
     request: the client's own words, echoed into saved latents; never logged.
@@ -449,6 +467,7 @@ class GenerateSpec:
     linear: str | None = None
     reuse: StepReuse | None = None
     loras: tuple[AdapterUse, ...] = ()
+    refine: RefinePass | None = None
     encode: EncodeSettings = EncodeSettings()
     overwrite: bool = False
     save_latents: bool = False
@@ -472,10 +491,21 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Refined:
+    """What a clip's second pass took: of its `forwards`, and of its seconds of sampling, those for the upscaler and
+    those for the model."""
+
+    forwards: int
+    upscaling_seconds: float
+    sampling_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Clip:
     """A finished clip and the facts about it; what `Engine.generate` returns. variants: the further clips of a request
     that asked for several, in order; figures of time and memory are the whole request's and stand in the first.
-    skipped_steps: of all steps, those that were reused; `forwards` counts the others."""
+    skipped_steps: of all steps, those that were reused; `forwards` counts the others, of
+    both passes if it was refined."""
 
     output: Path
     sha256: str
@@ -496,6 +526,7 @@ class Clip:
     diagnostics: Mapping[str, Any] | None = None
     variants: tuple[Clip, ...] = ()
     skipped_steps: int = 0
+    refined: Refined | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -633,12 +664,27 @@ class AdapterFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class UpscalerFacts:
+    """The latent upscaler of requests that ask to be refined. sha256: as in `ComponentFacts`. bytes: resident, from the
+    first such request on. embedded: it came with the embedded model."""
+
+    file: str
+    sha256: str
+    format: str
+    bytes: int
+    synthetic: bool
+    embedded: bool
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What a loaded engine says of itself, once; plain values, so that the API can show them without torch.
 
     checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`, by the
     FL2VA transformer where there are both. warm_up: how long the warm-up clips took, a first history. fused: who makes
-    what lies between a block's matrix products; None where nobody asked.
+    what lies between a block's matrix products; None where nobody asked. upscaler: None where there is none, and no
+    request can be refined.
     """
 
     device: str
@@ -652,6 +698,7 @@ class EngineFacts:
     warm_up: tuple[Work, ...] = ()
     adapters: tuple[AdapterFacts, ...] = ()
     fused: BackendChoice | None = None
+    upscaler: UpscalerFacts | None = None
 
     @property
     def trained_frames(self) -> tuple[int, int]:

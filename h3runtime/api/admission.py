@@ -192,6 +192,7 @@ class Admission:
         rules.judge_training(judged.resolved.frames, facts, verdict)
         rules.judge_backends(body, facts, verdict)
         rules.judge_loras(body, judged.resolved.task, facts, verdict)
+        rules.judge_upscaler(body, judged.resolved.refine, facts, verdict)
         rules.judge_output(body.output, self._folders.outputs, verdict, encode_of(body.format).container)
         if body.callback_url is not None and (offence := self._callbacks.judge(body.callback_url)) is not None:
             verdict.offences.append(offence)
@@ -218,6 +219,7 @@ class Admission:
             words=words,
             backends=rules.judge_backends(body, facts, verdict),
             loras=rules.judge_loras(body, judged.resolved.task, facts, verdict),
+            refine=rules.judge_upscaler(body, judged.resolved.refine, facts, verdict),
             tail=TailRequest(self._folders.tail_of(job_id), min(judged.resolved.frames, TAIL_FRAMES)),
             evidence=self._evidence(body, judged, facts, held, verdict),
         )

@@ -14,11 +14,11 @@ from typing import Any, Literal
 from pydantic import BaseModel, Field
 
 from h3runtime import __version__
-from h3runtime.core import FPS, AdapterUse, Check, Clip, EncodeSettings, Progress, variant_path
+from h3runtime.core import FPS, AdapterUse, Check, Clip, EncodeSettings, Progress, Refined, RefinePass, variant_path
 from h3runtime.errors import H3Error
+from h3runtime.jobs.job import Job, Status
 from h3runtime.jobs.log_lines import job_timings
 from h3runtime.jobs.outputs import clips_of
-from h3runtime.jobs.table import Job, Status
 
 FORMAT_FIELDS = tuple(EncodeSettings.__slots__)
 
@@ -80,6 +80,20 @@ class LoraAnswer(BaseModel):
     total: int
 
 
+class RefineAnswer(BaseModel):
+    """A clip's second pass. width, height: of the first one, in pixels. forwards: of the second, which the job's own
+    count too; with the seconds, which are of `timings.sampling`, null until it has run."""
+
+    scale: float
+    steps: int
+    denoise: float
+    width: int
+    height: int
+    forwards: int | None
+    upscaling_seconds: float | None
+    sampling_seconds: float | None
+
+
 class JobAnswer(BaseModel):
     """A job. Of several clips, `output`, `sha256`, `bytes` and `url` are those of the first; `fps` is that of the file,
     `frames` and `seconds` count 24 a second. `forwards`: evaluations of the model; `skipped_steps`: steps that were
@@ -127,6 +141,7 @@ class JobAnswer(BaseModel):
     priority: int
     attempt: int
     loras: list[LoraAnswer]
+    refine: RefineAnswer | None
     evidence: dict[str, Any] | None
     progress: ProgressAnswer
     timings: dict[str, float]
@@ -139,6 +154,7 @@ class JobAnswer(BaseModel):
 
 
 LORA_FIELDS = tuple(LoraAnswer.model_fields)
+REFINED_FIELDS = tuple(Refined.__slots__)
 
 
 class PageAnswer(BaseModel):
@@ -189,6 +205,7 @@ def job_answer(job: Job) -> dict[str, Any]:
         "priority": job.order.priority,
         "attempt": job.attempt,
         "loras": [lora_answer(use) for use in spec.loras],
+        "refine": refine_answer(spec.refine, clip),
         "evidence": None if spec.evidence is None else dict(spec.evidence),
         "progress": progress_answer(job.progress),
         "timings": job_timings(job),
@@ -204,6 +221,15 @@ def job_answer(job: Job) -> dict[str, Any]:
 def lora_answer(use: AdapterUse) -> dict[str, Any]:
     """A `LoraAnswer`."""
     return {name: getattr(use, name) for name in LORA_FIELDS}
+
+
+def refine_answer(refine: RefinePass | None, clip: Clip | None) -> dict[str, Any] | None:
+    """A `RefineAnswer`; None for a clip of one pass."""
+    if refine is None:
+        return None
+    took = clip.refined if clip else None
+    asked = {name: getattr(refine, name) for name in ("scale", "steps", "denoise", "width", "height")}
+    return asked | {name: None if took is None else getattr(took, name) for name in REFINED_FIELDS}
 
 
 def page_answer(jobs: Sequence[Job], has_more: bool) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from h3runtime.core import (
     BackendChoice,
     ComponentFacts,
     EngineFacts,
+    UpscalerFacts,
 )
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
 from h3runtime.observe import memory
@@ -139,6 +140,18 @@ class AdapterAnswer(BaseModel):
     fault: str
 
 
+class UpscalerAnswer(BaseModel):
+    """The latent upscaler of requests that ask for `refine`. bytes: resident, from the first of them on. embedded: it
+    came with the embedded model."""
+
+    file: str
+    sha256: str
+    format: str
+    bytes: int
+    synthetic: bool
+    embedded: bool
+
+
 class LoadingAnswer(BaseModel):
     """Which component is being read, bytes behind of all files' bytes, and bytes a second of this component."""
 
@@ -151,7 +164,8 @@ class LoadingAnswer(BaseModel):
 
 class ReadyAnswer(BaseModel):
     """State of the server. What only a loaded engine knows is null or empty before. loras: names that a request may
-    use; `adapters` tells more of each, and of those that can't be used."""
+    use; `adapters` tells more of each, and of those that can't be used. upscaler: null where no request can be
+    refined."""
 
     status: str
     stage: str
@@ -168,6 +182,7 @@ class ReadyAnswer(BaseModel):
     codecs: dict[str, list[str]]
     loras: list[str]
     adapters: list[AdapterAnswer]
+    upscaler: UpscalerAnswer | None
     quality: dict[str, QualityAnswer]
     limits: dict[str, int]
     startup: dict[str, Any]
@@ -179,6 +194,7 @@ class ReadyAnswer(BaseModel):
 
 MODEL_FIELDS = tuple(ModelAnswer.model_fields)
 ADAPTER_FIELDS = tuple(AdapterAnswer.model_fields)
+UPSCALER_FIELDS = tuple(UpscalerAnswer.model_fields)
 CALIBRATE = "h3runtime calibrate --prompts FILE"
 
 
@@ -217,6 +233,7 @@ def ready_answer(
         "codecs": codecs,
         "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
         "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],
+        "upscaler": _upscaler(facts.upscaler) if facts and facts.upscaler else None,
         "quality": quality_answer(facts, held),
         "limits": limits_answer(settings),
         "startup": _startup(state, facts) if facts else {},
@@ -289,6 +306,10 @@ def _adapter(adapter: AdapterFacts) -> dict[str, Any]:
     }
     contract = None if adapter.contract is None else _listed(asdict(adapter.contract))
     return _listed(told) | {"fits": fits, "contract": contract}
+
+
+def _upscaler(upscaler: UpscalerFacts) -> dict[str, Any]:
+    return {name: getattr(upscaler, name) for name in UPSCALER_FIELDS}
 
 
 def _listed(told: Mapping[str, Any]) -> dict[str, Any]:

@@ -42,6 +42,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--no-sheet", action="store_true", help="The clip alone, without its contact sheet.")
     parser.add_argument("--prompt", default=PROMPT, help="What happens in the clip.")
     parser.add_argument("--seed", default="440407", help="0..2^64-1; -1 draws one. Default: 440407.")
+    flags.add_refine_flags(parser)
     add_encoder_flags(parser)
     add_run_flags(parser)
     parser.add_argument("--profile-memory", action="store_true", help="Peak bytes of every stage in the JSON.")

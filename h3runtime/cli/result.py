@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from h3runtime import __version__
-from h3runtime.api.answers import check_answer, lora_answer
+from h3runtime.api.answers import check_answer, lora_answer, refine_answer
 from h3runtime.core import FPS, Clip, EngineFacts, GenerateSpec
 
 
@@ -38,6 +38,7 @@ def clip_facts(spec: GenerateSpec, clip: Clip, warnings: tuple[str, ...], facts:
         "quality": spec.request.get("quality"),
         "evidence": None if spec.evidence is None else dict(spec.evidence),
         "loras": [lora_answer(use) for use in spec.loras],
+        "refine": refine_answer(spec.refine, clip),
         "checkpoint": facts.checkpoint,
         "device": facts.device,
         "version": __version__,

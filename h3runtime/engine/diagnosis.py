@@ -20,7 +20,10 @@
     memory             peak bytes by stage, as far as they were measured
     memory_estimate    bytes that closed formulas give for this run (`memory_estimate`)
     loras              the request's adapters, if any: what the answer tells of them, and the SHA-256 of their files
-    step_latents       with `{"latents": true}`: the file beside the clip that holds step{i}.x and step{i}.denoised
+    refine             of a clip with a second pass: its step_seconds, rows, segments and attention, which above are the
+                       first pass's, and first_sha256, of the latents that the first one ended with
+    step_latents       with `{"latents": true}`: the file beside the clip that holds step{i}.x and step{i}.denoised, and
+                       refine.step{i}.x, refine.step{i}.denoised of a second pass
 
 An ordinary request goes through the same calls and keeps nothing: no copy, no device event, no clock reading.
 """
@@ -31,7 +34,7 @@ import hashlib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Protocol
 
 import torch
@@ -55,15 +58,17 @@ class Diagnosis:
     """Fed with each finished step; `report` is None unless the request asked.
 
     latents: with `{"latents": true}`, the packed state before each step and the estimate at it (dit-contract §5.2).
+    prefix: of their names.
     """
 
-    def __init__(self, spec: GenerateSpec) -> None:
-        self._spec = spec
+    def __init__(self, spec: GenerateSpec, prefix: str = "") -> None:
+        self._spec, self._prefix = spec, prefix
         self._times: list[float] = []
         self._skipped: list[int] = []
         self._changes: dict[int, tuple[float, float]] = {}
         self._conditioning: dict[str, float] = {}
         self._attention: dict[str, Any] = {}
+        self._refine: dict[str, Any] = {}
         self.latents: dict[str, torch.Tensor] = {}
         self._last = 0.0
 
@@ -75,11 +80,13 @@ class Diagnosis:
             return
         began, hits, misses = time.monotonic(), cache.hits, cache.misses
         yield
-        self._conditioning |= {
+        found = {
             f"{part}_seconds": time.monotonic() - began,
             f"{part}_cache_hits": cache.hits - hits,
             f"{part}_cache_misses": cache.misses - misses,
         }
+        # A clip of two passes is conditioned twice.
+        self._conditioning |= {name: self._conditioning.get(name, 0) + value for name, value in found.items()}
 
     @contextmanager
     def attending(self, tally: Tally) -> Iterator[None]:
@@ -90,6 +97,16 @@ class Diagnosis:
         before = tally.look()
         yield
         self._attention = tally.since(before)
+
+    @contextmanager
+    def second_pass(self, layout: PackedLayout, first: Latents) -> Iterator[Diagnosis]:
+        """Around a second pass, which is diagnosed by itself. layout: its own. first: what it begins with."""
+        # It computes every step, whatever the first one spares (`refine_passes`).
+        again = Diagnosis(replace(self._spec, reuse=None), "refine.")
+        yield again
+        if self._spec.diagnostics:
+            self._refine = {"first_sha256": sha256_of_latents(first), **again.of_pass(layout)}
+            self.latents |= again.latents
 
     def begin(self) -> None:
         """Sampling starts now."""
@@ -107,8 +124,8 @@ class Diagnosis:
         if step.change is not None:
             self._changes[step.index] = step.change
         if self._spec.diagnostic_latents:
-            self.latents[f"step{step.index}.x"] = step.x.cpu()
-            self.latents[f"step{step.index}.denoised"] = step.denoised.cpu()
+            self.latents[f"{self._prefix}step{step.index}.x"] = step.x.cpu()
+            self.latents[f"{self._prefix}step{step.index}.denoised"] = step.denoised.cpu()
 
     def report(
         self,
@@ -121,24 +138,32 @@ class Diagnosis:
         if not self._spec.diagnostics:
             return None
         found: dict[str, Any] = {
-            "step_seconds": self._times,
-            **self._reused(),
             "latents_sha256": sha256_of_latents(latents),
-            "rows": {"total": layout.rows, **rows_by_kind(rows_of(layout))},
-            "segments": [
-                {"kind": s.kind.value, "source": s.source, "start": s.start, "stop": s.stop} for s in layout.segments
-            ],
+            **self.of_pass(layout),
             "conditioning": self._conditioning,
-            "attention": self._attention,
             "inputs": list(inputs),
             "memory": dict(memory),
             "memory_estimate": estimated().told(),
         }
         if self._spec.loras:
             found["loras"] = [asdict(use) for use in self._spec.loras]
+        if self._refine:
+            found["refine"] = self._refine
         if self.latents:
             found["step_latents"] = steps_path(self._spec.output).name
         return found
+
+    def of_pass(self, layout: PackedLayout) -> dict[str, Any]:
+        """What is told of each pass of a clip."""
+        return {
+            "step_seconds": self._times,
+            **self._reused(),
+            "rows": {"total": layout.rows, **rows_by_kind(rows_of(layout))},
+            "segments": [
+                {"kind": s.kind.value, "source": s.source, "start": s.start, "stop": s.stop} for s in layout.segments
+            ],
+            "attention": self._attention,
+        }
 
     def _reused(self) -> dict[str, Any]:
         if self._spec.reuse is None:

@@ -7,7 +7,7 @@ shares the tokenizer and the models' sizes with that, which nobody changes. Fed 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -18,15 +18,18 @@ from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec, Work
 from h3runtime.engine.adapters import AdapterShelf
 from h3runtime.engine.capacity import capacity_bytes, held_bytes
-from h3runtime.engine.demand import Demand, Rows, as_shown, demand_of, rows_by_kind
+from h3runtime.engine.demand import Demand, Rows, as_shown, rows_by_kind
 from h3runtime.engine.linear_memory import resident_bytes
 from h3runtime.engine.load import Models
-from h3runtime.engine.memory_estimate import MemoryEstimate, ModelSizes, estimate, sizes_of
+from h3runtime.engine.memory_estimate import MemoryEstimate, ModelSizes, sizes_of
 from h3runtime.engine.memory_formulas import Workspace, nothing
+from h3runtime.engine.refine_estimate import demands_of, memory_of, work_of_passes
+from h3runtime.engine.refine_passes import asked_canvas, on_canvas, passes_of
+from h3runtime.engine.refine_upscaler import UpscalerShelf
 from h3runtime.engine.sound_lengths import SoundLengths
-from h3runtime.engine.work import work_of
-from h3runtime.packing.geometry import frames_at_most
+from h3runtime.packing.geometry import Size, frames_at_most
 from h3runtime.packing.rows import segment_rows
+from h3runtime.vae.upscaler_config import UpscalerConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +44,16 @@ class Known:
         segments = segment_rows(as_shown(spec), self.prompt_rows, self.sounds, self.rows_of_label)
         return tuple((segment.kind, segment.rows) for segment in segments)
 
-    def demand(self, spec: GenerateSpec) -> Demand:
-        return demand_of(spec, self.rows(spec))
+    def demands(self, spec: GenerateSpec) -> tuple[Demand, ...]:
+        """Of each pass."""
+        return demands_of(spec, [self.rows(each) for each in passes_of(spec)])
 
 
 class Estimator:
     """Knows what the engine holds from when it is made, and from `begin`, before any request. adapters: asked for what
     would be resident of them; None where there are none. attentions: asked for what the backends of a request take,
-    where it names none the one called `attention`; None where they take nothing."""
+    where it names none the one called `attention`; None where they take nothing. upscaler: of requests that ask to be
+    refined; None where there is none."""
 
     def __init__(
         self,
@@ -58,40 +63,42 @@ class Estimator:
         adapters: AdapterShelf | None = None,
         attentions: Attentions | None = None,
         attention: str = "",
+        upscaler: UpscalerShelf | None = None,
     ) -> None:
         self._models, self._tokenizer, self._device = models, tokenizer, device
         self._weights = resident_bytes(models.modules())
         self._adapters = adapters
+        self.upscaler = upscaler
         self._attentions, self._attention = attentions, attention
         self._sounds = SoundLengths()
         self.begin()
 
     def begin(self) -> None:
         """What is held now is what is held between requests."""
-        self._held = held_bytes(self._device) - (0 if self._adapters is None else self._adapters.bytes)
+        shelves = (self._adapters, self.upscaler)
+        self._held = held_bytes(self._device) - sum(shelf.bytes for shelf in shelves if shelf is not None)
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
         """BadMedia for a file that is gone, InvalidRequest for a task whose transformer isn't loaded or an illegal
         schedule."""
         sizes = self._sizes(spec)
         known = Known(self._rows_of(spec.prompt), self._sounds.latents(spec), self._rows_of)
-        rows = known.rows(spec)
-        demand = demand_of(spec, rows)
-        memory = estimate(sizes, demand)
+        demands = known.demands(spec)
+        memory = memory_of(sizes, self._upscaling, demands)
         capacity = capacity_bytes(self._device)
         return Estimate(
-            rows=rows_by_kind(rows),
-            forwards=demand.steps.computed,
-            work=work_of(sizes, demand),
+            rows=rows_by_kind(known.rows(passes_of(spec)[-1])),
+            forwards=sum(demand.steps.computed for demand in demands),
+            work=work_of_passes(sizes, self._upscaling, demands),
             memory=memory.told(),
             peak_bytes=memory.total,
             capacity_bytes=capacity,
-            would_fit="" if memory.total <= capacity else would_fit(spec, known, sizes, capacity),
+            would_fit="" if memory.total <= capacity else would_fit(spec, known, sizes, capacity, self._upscaling),
         )
 
-    def memory(self, spec: GenerateSpec, rows: Rows) -> MemoryEstimate:
-        """Of a request whose packed rows are known."""
-        return estimate(self._sizes(spec), demand_of(spec, rows))
+    def memory(self, spec: GenerateSpec, rows: Sequence[Rows]) -> MemoryEstimate:
+        """Of a request whose packed rows are known. rows: of each pass."""
+        return memory_of(self._sizes(spec), self._upscaling, demands_of(spec, rows))
 
     def done(self, spec: GenerateSpec, timings: Mapping[str, float]) -> Work:
         """The work of a request that took so long."""
@@ -102,7 +109,12 @@ class Estimator:
         shelf = self._adapters
         adapters = 0 if shelf is None else shelf.bytes_with(spec.loras, spec.task.runs_on)
         workspace = self._workspace(spec)
-        return sizes_of(self._models, spec.task, self._held, self._weights, adapters, spec.linear, workspace)
+        sizes = sizes_of(self._models, spec.task, self._held, self._weights, adapters, spec.linear, workspace)
+        return sizes if self.upscaler is None else replace(sizes, upscaler=self.upscaler.bytes_with(spec.refine))
+
+    @property
+    def _upscaling(self) -> UpscalerConfig | None:
+        return None if self.upscaler is None else self.upscaler.config
 
     def _workspace(self, spec: GenerateSpec) -> Workspace:
         names = set(spec.attention_plan) or {spec.attention or self._attention}
@@ -112,19 +124,22 @@ class Estimator:
         return len(self._tokenizer.encode(text))
 
 
-def would_fit(spec: GenerateSpec, known: Known, sizes: ModelSizes, capacity: int) -> str:
-    """The longest clip of this canvas and the largest canvas of this length, near the same aspect, that fit."""
+def would_fit(
+    spec: GenerateSpec, known: Known, sizes: ModelSizes, capacity: int, upscaler: UpscalerConfig | None = None
+) -> str:
+    """The longest clip of this canvas and the largest canvas of this length, near the same aspect, that fit; canvases
+    as requests name them, ahead of refining."""
 
     def fits(other: GenerateSpec) -> bool:
-        return estimate(sizes, known.demand(other)).total <= capacity
+        return memory_of(sizes, upscaler, known.demands(other)).total <= capacity
 
     shorter = next((s for s in _shorter(spec) if fits(s)), None)
     smaller = next((s for s in _smaller(spec) if fits(s)), None)
     told = []
     if shorter is not None:
-        told.append(f"frames {shorter.frames} at {spec.width}x{spec.height}")
+        told.append(f"frames {shorter.frames} at {_told(spec)}")
     if smaller is not None:
-        told.append(f"{smaller.width}x{smaller.height} at {spec.frames} frames")
+        told.append(f"{_told(smaller)} at {spec.frames} frames")
     return " or ".join(told) or "no length at this size, and no size at this length"
 
 
@@ -137,8 +152,13 @@ def _shorter(spec: GenerateSpec) -> Iterator[GenerateSpec]:
 
 def _smaller(spec: GenerateSpec) -> Iterator[GenerateSpec]:
     """The longer side shrinks by 32 px at a time, the other keeps the aspect."""
-    longer, shorter = max(spec.width, spec.height), min(spec.width, spec.height)
+    canvas = asked_canvas(spec)
+    longer, shorter = max(canvas), min(canvas)
     for side in range(longer - SIDE_MULTIPLE, MIN_SIDE - 1, -SIDE_MULTIPLE):
         other = max(MIN_SIDE, round(shorter * side / longer / SIDE_MULTIPLE) * SIDE_MULTIPLE)
-        width, height = (side, other) if spec.width >= spec.height else (other, side)
-        yield replace(spec, width=width, height=height)
+        yield on_canvas(spec, Size(side, other) if canvas.width >= canvas.height else Size(other, side))
+
+
+def _told(spec: GenerateSpec) -> str:
+    canvas = asked_canvas(spec)
+    return f"{canvas.width}x{canvas.height}"

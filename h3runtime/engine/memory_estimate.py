@@ -1,12 +1,13 @@
 """What a request takes of the device's memory, in bytes, by closed formulas of its sizes: nothing is run or allocated.
 
     weights        what is resident of the loaded files, as the linear backend keeps it
+    upscaler       what is resident of the latent upscaler, once a request has been refined
     adapters       what is resident of adapters, the request's own and what is kept beside them
     process        what else the engine holds before any request: nearly nothing on a device, the process on the CPU
     conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
     sampling       the widest place of a block for all rows, and the modulation of a window of steps
     decode         the sound and the pictures together; the larger of them on a CPU, which decodes one after another
-    total          weights, adapters, process and the largest stage
+    total          weights, upscaler, adapters, process and the largest stage
 
 Within 15 % of measured peaks: on the CPU of the process's resident size, over several requests
 (tests/engine/test_memory_peaks.py), on an accelerator of what PyTorch's allocator handed out (tests/gpu,
@@ -74,6 +75,7 @@ class ModelSizes:
     audio_decoder: AudioDecoderConfig | None
     tiling: Tiling
     adapters: int = 0
+    upscaler: int = 0
 
 
 def sizes_of(
@@ -140,7 +142,7 @@ class Conditioning:
 
 @dataclass(frozen=True, slots=True)
 class MemoryEstimate:
-    """`total`: weights, adapters, process and the largest stage."""
+    """`total`: weights, upscaler, adapters, process and the largest stage."""
 
     weights: int
     process: int
@@ -148,10 +150,11 @@ class MemoryEstimate:
     sampling: int
     decode: int
     adapters: int = 0
+    upscaler: int = 0
 
     @property
     def total(self) -> int:
-        resident = self.weights + self.adapters + self.process
+        resident = self.weights + self.upscaler + self.adapters + self.process
         return resident + max(self.conditioning.peak, self.sampling, self.decode)
 
     def told(self) -> dict[str, int]:
@@ -160,6 +163,7 @@ class MemoryEstimate:
         return {
             "weights_bytes": self.weights,
             "adapters_bytes": self.adapters,
+            "upscaler_bytes": self.upscaler,
             "process_bytes": self.process,
             "conditioning_bytes": self.conditioning.peak,
             **parts,
@@ -195,4 +199,5 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
     sampling = sampling_bytes(models.transformer, models.computing, demand.steps)
     process = models.process + (SETTLING if on_host else 0)
     sampled = heap_bytes(sampling, on_host=on_host)
-    return MemoryEstimate(models.weights, process, conditioning, sampled, decode, models.adapters)
+    resident = models.adapters, models.upscaler
+    return MemoryEstimate(models.weights, process, conditioning, sampled, decode, *resident)

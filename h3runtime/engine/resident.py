@@ -32,13 +32,13 @@ from h3runtime.core import (
     Estimate,
     GenerateSpec,
     OnProgress,
-    PackedLayout,
     Progress,
+    Refined,
     ShouldStop,
     Task,
     Work,
 )
-from h3runtime.denoiser.schedule import forwards
+from h3runtime.denoiser.dit import Dit
 from h3runtime.engine import determinism
 from h3runtime.engine.adapters import AdapterShelf, Taken
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
@@ -54,9 +54,11 @@ from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.heap import map_large_blocks, trim
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
-from h3runtime.engine.memory_estimate import MemoryEstimate
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
 from h3runtime.engine.preview import ColourMap
+from h3runtime.engine.refine import Refiner, parts_of
+from h3runtime.engine.refine_passes import forwards_of, passes_of
+from h3runtime.engine.refine_upscaler import UpscalerShelf
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
 from h3runtime.engine.stopping import layers_of, polled
@@ -113,6 +115,7 @@ class ResidentEngine:
         self._previews = previews
         self._colours: ColourMap | None = None
         self.adapters = AdapterShelf(settings.lora_dir, settings.lora_cache_bytes, self.device)
+        self.upscaler = UpscalerShelf(settings, self.device)
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
@@ -140,6 +143,8 @@ class ResidentEngine:
         spare = spare_linear(self.settings.linear)
         loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component, spare)
         self.models: Models = loader.models(COMPUTE_DTYPE)
+        channels = self.models.vaes.video.config.latent_channels
+        self.upscaler.judge(self.paths.video_vae, channels, lambda _: on_progress(Progress("loading")))
         self.linear, self.linear_why = loader.linear, loader.why_spare or self.linear_why
         for network in self.models.transformers.values():
             network.producers = self.producers
@@ -157,7 +162,7 @@ class ResidentEngine:
             self._colours = ColourMap.of(self.models.vaes.video)
         self.adapters.list(self.models.transformers, lambda _: on_progress(Progress("loading")))
         self.estimator = Estimator(
-            self.models, tokenizer, self.device, self.adapters, self.attentions, self.attention.name
+            self.models, tokenizer, self.device, self.adapters, self.attentions, self.attention.name, self.upscaler
         )
         self._warm_up(on_progress, loader)
         give_back(self.device)
@@ -196,15 +201,14 @@ class ResidentEngine:
             self.estimator.begin()
 
     def _generate(self, spec: GenerateSpec, run: Run) -> Clip:
-        attention = attention_of(spec, self.attention, self.attentions)
         network = self.models.transformer_of(spec.task)
-        sampler = Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours, self.attentions.tally)
+        samplers = [self._sampler(each, network) for each in passes_of(spec)]
         with variants_of(spec) as variants, polled(layers_of(self.models, spec.task), run.check_stop):
             diagnoses = [Diagnosis(variant) for variant in variants.each]
             given, taken = self._condition(spec, run, diagnoses[0])
             with adapted(network, taken.changes):
                 made = [
-                    self._make(variant, given, sampler, run, diagnosis, taken.warnings)
+                    self._make(variant, given, samplers, run, diagnosis, taken.warnings)
                     for variant, diagnosis in zip(variants.each, diagnoses, strict=True)
                 ]
             first, *others = variants.publish(made, run.check_stop)
@@ -212,39 +216,58 @@ class ResidentEngine:
         self._shares = run.shares()
         return replace(first, timings=run.timings, memory=run.peaks, variants=tuple(others))
 
-    def _condition(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> tuple[Conditioned, Taken]:
-        with run.stage("conditioning", steps_of(spec)):
-            with diagnosis.conditioning("media", self.media_cache):
-                conditions = conditions_of(spec, MediaEncoder(self.models.vaes, self.device, self.media_cache, run))
-            with diagnosis.conditioning("text", self.conditioner.cache):
-                text = self.conditioner.condition(conditions.pieces, run.should_stop)
-                run.advance()
+    def _sampler(self, spec: GenerateSpec, network: Dit) -> Sampler:
+        attention = attention_of(spec, self.attention, self.attentions)
+        return Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours, self.attentions.tally)
+
+    def _condition(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> tuple[list[Conditioned], Taken]:
+        """What conditions each pass, and the adapters of them all."""
+        passes = passes_of(spec)
+        with run.stage("conditioning", sum(map(steps_of, passes))):
+            given = [self._conditioned(each, run, diagnosis) for each in passes]
+            if spec.refine is not None:
+                # Read now at the latest: a file that isn't the admitted one any more costs nobody a first pass.
+                self.upscaler.take(spec.refine, run.look)
             network = self.models.transformer_of(spec.task)
-            taken = self.adapters.take(spec.loras, spec.task.runs_on, network, run.look)
-            return Conditioned.of(spec, text, conditions), taken
+            return given, self.adapters.take(spec.loras, spec.task.runs_on, network, run.look)
+
+    def _conditioned(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> Conditioned:
+        with diagnosis.conditioning("media", self.media_cache):
+            conditions = conditions_of(spec, MediaEncoder(self.models.vaes, self.device, self.media_cache, run))
+        with diagnosis.conditioning("text", self.conditioner.cache):
+            text = self.conditioner.condition(conditions.pieces, run.should_stop)
+            run.advance()
+        return Conditioned.of(spec, text, conditions)
 
     def _make(
         self,
         spec: GenerateSpec,
-        given: Conditioned,
-        sampler: Sampler,
+        given: Sequence[Conditioned],
+        samplers: Sequence[Sampler],
         run: Run,
         diagnosis: Diagnosis,
         warnings: tuple[str, ...],
     ) -> Clip:
-        """One clip under the name that its spec has. warnings: of its adapters."""
-        latents = sampler.sample(spec, given, run, diagnosis)
+        """One clip under the name that its spec has. given, samplers: of each pass. warnings: of its adapters."""
+        first, *_ = passes = passes_of(spec)
+        parts = parts_of(spec, [each.layout.rows for each in given], samplers[0].network.config)
+        latents = samplers[0].sample(first, given[0], run, diagnosis, part=parts[0])
+        refined: Refined | None = None
+        if spec.refine is not None:
+            model = self.upscaler.take(spec.refine, run.look)
+            refiner = Refiner(spec.refine, model, self.models.vaes.video, given[1], samplers[1], parts[1])
+            latents, refined = refiner.refined(latents, passes[1], run, diagnosis)
         extras = Extras.of(spec, latents, diagnosis.latents)
         decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
         extras.publish()
-        estimated = partial(self._estimate, spec, given.layout)
-        diagnostics = diagnosis.report(latents, given.layout, given.conditions.inputs, run.peaks, estimated)
+        estimated = partial(self.estimator.memory, spec, [rows_of(each.layout) for each in given])
+        diagnostics = diagnosis.report(latents, given[0].layout, given[0].conditions.inputs, run.peaks, estimated)
         if diagnostics is not None:
-            diagnostics["linear"] = told_layers(sampler.network)
-        clip = self._clip(spec, decoded, sampler.attention.name, extras.latents, diagnostics)
+            diagnostics["linear"] = told_layers(samplers[0].network)
+        clip = self._clip(spec, decoded, samplers[0].attention.name, extras.latents, diagnostics)
         skipped = len(run.skipped)
         clip = replace(clip, forwards=clip.forwards - skipped, skipped_steps=skipped)
-        return replace(clip, warnings=(*clip.warnings, *warnings))
+        return replace(clip, refined=refined, warnings=(*clip.warnings, *warnings))
 
     def facts(self) -> EngineFacts:
         return EngineFacts(
@@ -260,6 +283,7 @@ class ResidentEngine:
             warm_up=tuple(self._warmed[1:] or self._warmed),
             adapters=self.adapters.facts,
             fused=producers_choice(self.producers, self.producers_why, self.device),
+            upscaler=self.upscaler.facts,
         )
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
@@ -269,14 +293,12 @@ class ResidentEngine:
     def close(self) -> None:
         """Give the device's memory back."""
         self.adapters.clear()
+        self.upscaler.clear()
         for name in ("models", "conditioner", "media_cache", "estimator"):
             if hasattr(self, name):
                 delattr(self, name)
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
-
-    def _estimate(self, spec: GenerateSpec, layout: PackedLayout) -> MemoryEstimate:
-        return self.estimator.memory(spec, rows_of(layout))
 
     def _linears(self) -> LoadedLinears:
         networks = self.models.transformers.values()
@@ -288,7 +310,7 @@ class ResidentEngine:
             scratch=spec.scratch,
             encode=spec.encode,
             overwrite=spec.overwrite,
-            synthetic=self.models.made_up(spec.task),
+            synthetic=self.models.made_up(spec.task) or self._is_upscaled_by_made_up(spec),
             blend=self.settings.vae_blend,
             mux_stall_seconds=self.settings.timeout_mux,
             ffmpeg_loglevel=self._ffmpeg_loglevel,
@@ -315,7 +337,7 @@ class ResidentEngine:
             frames=written.frames,
             samples=written.samples,
             seed=spec.sampling.seed,
-            forwards=forwards(spec.sampling),
+            forwards=sum(forwards_of(spec)),
             attention=attention,
             linear=spec.linear or self.linear.name,
             timings={},
@@ -325,6 +347,10 @@ class ResidentEngine:
             latents_output=latents_output,
             diagnostics=diagnostics,
         )
+
+    def _is_upscaled_by_made_up(self, spec: GenerateSpec) -> bool:
+        facts = self.upscaler.facts
+        return spec.refine is not None and facts is not None and facts.synthetic
 
     def _warnings(self, task: Task | None = None) -> tuple[str, ...]:
         """Of a clip of that task; without one, of everything that is loaded."""
@@ -343,6 +369,7 @@ class ResidentEngine:
             found += [
                 f"the adapter {facts.file} can't be used: {facts.fault}" for facts in self.adapters.facts if facts.fault
             ]
+            found += self.upscaler.facts.warnings if self.upscaler.facts is not None else ()
         return tuple(found)
 
     def _warm_up(self, on_progress: OnProgress, loader: Loader) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 
 from h3runtime.core import OnProgress, Progress, ShouldStop
 from h3runtime.engine.device import PeakMeter
@@ -22,6 +23,25 @@ FIRST_GUESS: Mapping[str, float] = {
     "video_decode": 0.16,
     "mux": 0.02,
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What of a stage that comes in several visits one of them is. share: of the stage's time. before: steps of earlier
+    visits. of: steps of them all, 0 for this one's own. counted: its own steps are steps of the stage."""
+
+    share: float = 1.0
+    before: int = 0
+    of: int = 0
+    counted: bool = True
+
+    @property
+    def ahead(self) -> Part:
+        """Work ahead of this visit's first step, in a time that is counted with that of its steps."""
+        return replace(self, share=0.0, counted=False)
+
+
+WHOLE = Part()
 
 
 class Run:
@@ -50,13 +70,15 @@ class Run:
         self._stage = ""
         self._step: int | None = None
         self._steps = 1
+        self._part = WHOLE
         self._skipped: list[int] = []
 
     @contextmanager
-    def stage(self, name: str, steps: int | None = None) -> Iterator[None]:
+    def stage(self, name: str, steps: int | None = None, part: Part = WHOLE) -> Iterator[None]:
         """Time a stage, and put its name (and step, if it counts `steps`) on any JobError that leaves it."""
         self.check_stop()
-        if name == "sampling":
+        self._part = part
+        if name == "sampling" and not part.before:
             self._skipped = []
         self._stage, self._step, self._steps = name, None if steps is None else 0, steps or 1
         self._report(0, steps or 1)
@@ -65,9 +87,9 @@ class Run:
                 yield
         except JobError as error:
             error.stage = error.stage or name
-            error.step = self._step if error.step is None else error.step
+            error.step = self.step_index if error.step is None else error.step + part.before
             raise
-        self._done += self._shares.get(name, 0.0)
+        self._done += self._shares.get(name, 0.0) * part.share
         self._report_fraction(steps or 1, steps or 1, self._done)
 
     @contextmanager
@@ -83,7 +105,7 @@ class Run:
         was made of earlier ones."""
         self._step = done
         if reused:
-            self._skipped.append(done - 1)
+            self._skipped.append(self._part.before + done - 1)
         self._report(done, steps, preview)
         self.check_stop()
 
@@ -124,10 +146,11 @@ class Run:
 
     @property
     def step_index(self) -> int | None:
-        return self._step
+        return None if self._step is None else self._step + self._part.before
 
     def check_stop(self) -> None:
         if self._should_stop():
+            # Counted within this visit, as whatever a stage itself raises.
             raise JobCancelled("the job was cancelled", stage=self._stage or None, step=self._step)
 
     @property
@@ -137,7 +160,7 @@ class Run:
 
     def finish(self) -> None:
         self._total = self.timer.total
-        self._stage = "done"
+        self._stage, self._part = "done", WHOLE
         self._report_fraction(1, 1, 1.0)
 
     def shares(self) -> dict[str, float]:
@@ -146,14 +169,15 @@ class Run:
         return {stage: max(timings.get(stage, 0.0) / _times(stage, self._clips), 1e-3) for stage in STAGES}
 
     def _report(self, done: int, steps: int, preview: bytes | None = None) -> None:
-        share = self._shares.get(self._stage, 0.0)
+        share = self._shares.get(self._stage, 0.0) * self._part.share
         self._report_fraction(done, steps, self._done + share * done / max(steps, 1), preview)
 
     def _report_fraction(self, done: int, steps: int, fraction: float, preview: bytes | None = None) -> None:
         fraction = min(fraction, 1.0)
         elapsed = self.timer.total
         eta = elapsed * (1 - fraction) / fraction if fraction > 0.02 else None
-        self._on_progress(Progress(self._stage, done, steps, fraction, eta, preview=preview, skipped=self.skipped))
+        step, of = self._part.before + done * self._part.counted, self._part.of or steps
+        self._on_progress(Progress(self._stage, step, of, fraction, eta, preview=preview, skipped=self.skipped))
 
 
 def _times(stage: str, clips: int) -> int:

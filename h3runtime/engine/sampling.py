@@ -22,9 +22,11 @@ from h3runtime.denoiser.stepped import SteppedAttention, told_plan
 from h3runtime.engine.conditions.gathering import Conditions
 from h3runtime.engine.diagnosis import Diagnosis
 from h3runtime.engine.preview import ColourMap, Previews
-from h3runtime.engine.run import Run
+from h3runtime.engine.run import WHOLE, Part, Run
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
+
+STAGE = "sampling"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,18 @@ class Sampler:
     colours: ColourMap | None
     tally: Tally
 
-    def sample(self, spec: GenerateSpec, given: Conditioned, run: Run, diagnosis: Diagnosis) -> Latents:
-        """Final latents, fp32 on the device; errors as of `denoise`."""
+    def sample(
+        self,
+        spec: GenerateSpec,
+        given: Conditioned,
+        run: Run,
+        diagnosis: Diagnosis,
+        *,
+        init: Latents | None = None,
+        part: Part = WHOLE,
+    ) -> Latents:
+        """Final latents, fp32 on the device; errors as of `denoise`. init: what a run below full denoise begins with.
+        part: of all sampling that the clip takes."""
         count = forwards(spec.sampling)
         previews = Previews(self.colours, given.layout, self.network.config.channels, self.device)
         diagnosis.begin()
@@ -66,7 +78,7 @@ class Sampler:
             is_last = step.index + 1 == count
             run.step(step.index + 1, count, previews.look(step.denoised, is_last=is_last), reused=step.reused)
 
-        with run.stage("sampling", count), diagnosis.attending(self.tally):
+        with run.stage(STAGE, count, part), diagnosis.attending(self.tally):
             latents = denoise(
                 self.network,
                 given.layout,
@@ -79,6 +91,7 @@ class Sampler:
                 attention=self.attention,
                 on_step=on_step,
                 should_stop=run.should_stop,
+                init=init,
                 masks=given.conditions.masks,
                 reuse=spec.reuse,
             )

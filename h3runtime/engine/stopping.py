@@ -35,9 +35,10 @@ def layers_of(models: Models, task: Task) -> list[nn.Module]:
     video, audio = models.vaes.video, models.vaes.audio
     transformer = [part for block in models.transformer_of(task).blocks for part in block.children()]
     decoder = [] if video.decoder is None else list(video.decoder.transformer_blocks)
-    encoder = [] if video.encoder is None else _smallest(video.encoder)
-    return [*transformer, *decoder, *encoder, *_smallest(audio)]
+    encoder = [] if video.encoder is None else smallest(video.encoder)
+    return [*transformer, *decoder, *encoder, *smallest(audio)]
 
 
-def _smallest(model: nn.Module) -> list[nn.Module]:
+def smallest(model: nn.Module) -> list[nn.Module]:
+    """Modules that have no others inside."""
     return [module for module in model.modules() if not any(True for _ in module.children())]

@@ -168,6 +168,12 @@ def derived_canvas(width: float, height: float, short_edge: int = SHORT_EDGE, ma
     return size
 
 
+def upscaled_canvas(size: Size, scale: float) -> Size:
+    """`size` as a latent upscaler enlarges it: each side times `scale`, to the nearest multiple of 32 (dit-contract
+    §9)."""
+    return Size(nearest_multiple(size.width * scale), nearest_multiple(size.height * scale))
+
+
 def reference_image_size(width: int, height: int, target: Size, mode: Literal["match", "max"]) -> Size:
     """Size to which a reference picture is stretched: shrunk to the target's area or to a 2048 short edge, never
     enlarged (conditioning contract §3.3)."""

@@ -115,6 +115,7 @@ def test_conditioning_has_its_own_line_and_the_largest_stage_counts() -> None:
         "conditioning_vision_bytes": 9,
         "conditioning_text_bytes": 7,
         "adapters_bytes": 0,
+        "upscaler_bytes": 0,
         "sampling_bytes": 20,
         "decode_bytes": 30,
         "total_bytes": 130,

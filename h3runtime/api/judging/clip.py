@@ -85,7 +85,7 @@ def _prompt(
 
 def _judge_text_rows(judged: Judged) -> None:
     """No tokenizer here: a row a character is more than any has of a text, and what is shown is counted exactly."""
-    size = judged.resolved.size
+    size = judged.resolved.clip_size
     rows = len(judged.prompt) + input_rows(judged.guides, judged.references, size.width, size.height)
     if rows > MAX_TEXT_ROWS:
         field = "references" if judged.references else judged.guides[0].field

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from h3runtime.api import rules
 from h3runtime.api.request import MAX_SEED, RANDOM_SEED, GenerateBody
-from h3runtime.core import SamplerSettings, Task
-from h3runtime.packing.geometry import Size
+from h3runtime.core import RefinePass, SamplerSettings, Task
+from h3runtime.packing.geometry import Size, upscaled_canvas
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Resolved:
     """What the rules made of a request. Means nothing while the verdict holds offences.
 
     guide_places: field of each guide (`first_frame`, `keyframes[1]`) -> its frame, in the order of the packed sequence.
-    attention_plan: as `GenerateSpec` has it.
+    attention_plan: as `GenerateSpec` has it. refine: likewise, but for the upscaler, which a server has to have.
     """
 
     task: Task
@@ -28,6 +28,12 @@ class Resolved:
     frames: int
     guide_places: Mapping[str, int]
     attention_plan: tuple[str, ...] = ()
+    refine: RefinePass | None = None
+
+    @property
+    def clip_size(self) -> Size:
+        """Pixels of the clip; `size` is the first pass's."""
+        return self.size if self.refine is None else upscaled_canvas(self.size, self.refine.scale)
 
 
 def resolve_request(
@@ -38,7 +44,7 @@ def resolve_request(
     verdict: rules.Verdict,
     source_frames: int | None = None,
 ) -> Resolved:
-    """Every rule that needs no server: length, task, guides, references, masks, canvas, clips, plan, levels.
+    """Every rule that needs no server: length, task, guides, references, masks, canvas, clips, plan, levels, refining.
 
     anchors: upright sizes of what could be opened and may give the canvas its aspect, the first of them the one that
     does. max_area in pixels, max_frames in frames. source_frames: as `rules.judge_length` has it.
@@ -48,12 +54,15 @@ def resolve_request(
     rules.judge_masks(body, frames, verdict)
     rules.judge_count(body, verdict)
     rules.judge_levels(body, verdict)
+    task = rules.judge_task(body, frames, verdict)
+    size = rules.judge_canvas(body, anchors, max_area, verdict)
     return Resolved(
-        task=rules.judge_task(body, frames, verdict),
-        size=rules.judge_canvas(body, anchors, max_area, verdict),
+        task=task,
+        size=size,
         frames=frames,
         guide_places=rules.judge_guides(body, frames, verdict),
         attention_plan=rules.judge_plan(body, verdict),
+        refine=rules.judge_refine(body, size, max_area, verdict),
     )
 
 

@@ -12,7 +12,7 @@ from h3runtime.api.judging.resolve import sampling_of
 from h3runtime.api.request import FormatBody, GenerateBody
 from h3runtime.api.rules import Backends, levelled
 from h3runtime.api.rules.reuse import reuse_of
-from h3runtime.core import AdapterUse, EncodeSettings, GenerateSpec, TailRequest
+from h3runtime.core import AdapterUse, EncodeSettings, GenerateSpec, RefinePass, TailRequest
 from h3runtime.quality.evidence import Evidence
 
 
@@ -27,12 +27,14 @@ def spec_of(
     tail: TailRequest | None = None,
     backends: Backends | None = None,
     loras: tuple[AdapterUse, ...] = (),
+    refine: RefinePass | None = None,
     evidence: Evidence | None = None,
 ) -> GenerateSpec:
     """words: the request as it came; what it holds of media is left out. A seed is drawn where it is left open.
 
     backends: what runs it, if that was judged already; else what the body names. loras: its adapters, judged.
-    evidence: of its quality level, which then says what runs it, whatever `backends` are.
+    refine: its second pass, held to the server's upscaler; else to whichever will be there. evidence: of its quality
+    level, which then says what runs it, whatever `backends` are.
     """
     resolved, body = judged.resolved, levelled(body, evidence)
     named = Backends(body.attention, body.linear)
@@ -41,8 +43,8 @@ def spec_of(
         job_id=job_id,
         task=resolved.task,
         prompt=judged.prompt,
-        width=resolved.size.width,
-        height=resolved.size.height,
+        width=resolved.clip_size.width,
+        height=resolved.clip_size.height,
         frames=resolved.frames,
         sampling=sampling_of(body),
         output=output,
@@ -57,6 +59,7 @@ def spec_of(
         linear=chosen.linear,
         reuse=reuse_of(body),
         loras=loras,
+        refine=refine or resolved.refine,
         encode=encode_of(body.format),
         overwrite=body.overwrite,
         save_latents=body.save_latents,

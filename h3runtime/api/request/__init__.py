@@ -12,7 +12,7 @@ from h3runtime.api.request.inputs import KeyframeBody, MaskSpanBody, ReferenceBo
 from h3runtime.api.request.media import CONTINUED_FRAMES, MAX_MEDIA, MEDIA, ContinueBody, MediaBody
 from h3runtime.api.request.options import FormatBody
 from h3runtime.api.request.read import NULLABLE, ReadBody, read_body
-from h3runtime.api.request.speed import LoraBody, PlanBody, RefineBody
+from h3runtime.api.request.speed import REFINE_SCALES, LoraBody, PlanBody, RefineBody
 from h3runtime.api.request.tasks import BODIES, GUIDES, INPUTS, MAX_CLIPS, GenerateBody, infer_task, is_given
 from h3runtime.api.request.values import MAX_SEED, RANDOM_SEED, SHORT_EDGES
 
@@ -27,6 +27,7 @@ __all__ = [
     "MEDIA",
     "NULLABLE",
     "RANDOM_SEED",
+    "REFINE_SCALES",
     "SHORT_EDGES",
     "ContinueBody",
     "FormatBody",

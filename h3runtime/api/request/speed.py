@@ -18,6 +18,8 @@ MAX_ENTRIES = MAX_STEPS
 MAX_LORAS = 16
 STEPS_LEGAL = '"a" or "a-b", steps counted from 0, both ends included'
 SUBSAMPLE_FACTORS = (1, 64)
+REFINE_SCALES = (1.5, 2.0)
+LEAST_DENOISE = 1e-3
 
 
 def _steps(value: Any) -> Any:
@@ -58,6 +60,14 @@ class LoraBody(Strict):
 class RefineBody(Strict):
     """A second pass on a larger canvas."""
 
-    scale: float = Field(2.0, ge=1.5, le=2, description="Of each side.")
-    steps: int | None = Field(None, ge=1, le=MAX_STEPS, description="Model evaluations of the second pass.")
-    denoise: float | None = Field(None, gt=0, le=1, description="How much of it is made anew.")
+    scale: float = Field(
+        2.0, ge=REFINE_SCALES[0], le=REFINE_SCALES[1], description="Of each side, which is rounded to 32 pixels."
+    )
+    steps: int | None = Field(None, ge=1, le=MAX_STEPS, description="Model evaluations of the second pass. Default: 3.")
+    denoise: float | None = Field(
+        None,
+        ge=LEAST_DENOISE,
+        le=1,
+        description="How much of the picture is made anew: the last `steps` of a schedule of steps / denoise are run. "
+        "Default: 0.15.",
+    )

@@ -85,6 +85,7 @@ RANGES: Mapping[str, str] = {
     "loras": "a list of {name, strength, alpha, partial}",
     "refine": "{scale, steps, denoise}, or none",
     "refine.scale": "1.5..2",
+    "refine.denoise": "0.001..1",
     "n": f"1..{MAX_CLIPS}",
     "priority": f"{PRIORITIES[0]}..{PRIORITIES[1]}",
 }

@@ -22,6 +22,7 @@ from h3runtime.api.rules.output import judge_output
 from h3runtime.api.rules.plan import judge_plan
 from h3runtime.api.rules.quality import judge_quality, levelled
 from h3runtime.api.rules.references import judge_references
+from h3runtime.api.rules.refine import judge_refine, judge_upscaler
 from h3runtime.api.rules.task import judge_task
 from h3runtime.api.rules.verdict import Verdict
 
@@ -40,7 +41,9 @@ __all__ = [
     "judge_plan",
     "judge_quality",
     "judge_references",
+    "judge_refine",
     "judge_task",
     "judge_training",
+    "judge_upscaler",
     "levelled",
 ]

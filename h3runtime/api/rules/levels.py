@@ -1,7 +1,6 @@
-"""`quality: exact`, step reuse, refining: what of them this server can do, and what contradicts what.
+"""`quality: exact` and step reuse: what of them this server can do, and what contradicts what.
 
-The other levels need evidence of what is loaded, which `quality` asks for; refining is refused by name, since nothing
-here implements it (service-contract, `quality` to `refine`).
+The other levels need evidence of what is loaded, which `quality` asks for (service-contract, `quality`, `cache_mode`).
 """
 
 from __future__ import annotations
@@ -13,15 +12,12 @@ from h3runtime.api.rules.reuse import judge_reuse
 from h3runtime.api.rules.verdict import Verdict
 from h3runtime.core import BackendChoice
 
-CACHE_FIELDS = ("cache_threshold", "cache_start_percent", "cache_end_percent", "cache_subsample_factor")
 EXACT_GRADE = "reference"
 
 
 def judge_levels(body: GenerateBody, verdict: Verdict) -> None:
     """What needs no server to decide."""
     judge_reuse(body, verdict)
-    if body.refine is not None:
-        verdict.refuse("refine", "no upscaler is configured", "null, or leave it out")
 
 
 def exact_backend(named: Sequence[tuple[str, str]], choice: BackendChoice, verdict: Verdict) -> str | None:

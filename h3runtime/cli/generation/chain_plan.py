@@ -89,6 +89,7 @@ class _Planner:
     def __init__(self, folder: Path, scratch: Path, settings: Settings, faults: _AllFaults) -> None:
         self._folder, self._scratch, self._settings, self._faults = folder, scratch, settings, faults
         self._size: Size | None = None
+        self._clip_size: Size | None = None
         self._asked: dict[str, Any] = {}
 
     def plan(self, index: int, wish: Wish, share: Share) -> Planned:
@@ -117,7 +118,7 @@ class _Planner:
         # A still is judged as the shortest clip; `_placed` makes it one frame.
         frames = max(share.overlap, MIN_FRAMES)
         raw[CONTINUE_FROM] = {"path": str(guide), "frames": frames, "audio": wish.audio}
-        continued = _to_be_made(guide, self._size or Size(1, 1), frames)
+        continued = _to_be_made(guide, self._clip_size or Size(1, 1), frames)
         return rule_on(raw, self._folder, copies, self._settings, continued)
 
     def _with_canvas(self, raw: Mapping[str, Any]) -> dict[str, Any]:
@@ -132,14 +133,17 @@ class _Planner:
         return rest | {"width": self._size.width, "height": self._size.height}
 
     def _judge_canvas(self, raw: Mapping[str, Any], ruling: Ruling) -> None:
-        size = ruling.judged.resolved.size
+        size, clip_size = ruling.judged.resolved.size, ruling.judged.resolved.clip_size
         if self._size is None:
-            self._size = size
+            self._size, self._clip_size = size, clip_size
         elif size != self._size and not ruling.faults.offences:
             field = next((name for name in CANVAS if raw.get(name) is not None), "width")
             told = f"means {size.width}x{size.height}, and the chain's canvas is the first entry's"
             legal = f"{self._size.width}x{self._size.height}, or leave it out"
             ruling.faults.offences.append(Offence(field, told, legal))
+        elif clip_size != self._clip_size and not ruling.faults.offences:
+            told = f"makes a clip of {clip_size.width}x{clip_size.height}, unlike the first entry's"
+            ruling.faults.offences.append(Offence("refine", told, "the first entry's scale, or its absence"))
 
 
 def _as_request(wish: Wish, share: Share, max_frames: int, offences: list[Offence]) -> dict[str, Any]:

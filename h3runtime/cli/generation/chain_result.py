@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from h3runtime import __version__
-from h3runtime.api.answers import check_answer, lora_answer
+from h3runtime.api.answers import check_answer, lora_answer, refine_answer
 from h3runtime.cli.generation.chain_plan import Planned
 from h3runtime.core import FPS, Clip, EncodeSettings, EngineFacts
 from h3runtime.media.mux import WrittenClip
@@ -68,6 +68,7 @@ def _clip_facts(index: int, plan: Planned, clip: Clip) -> dict[str, Any]:
         "quality": spec.request.get("quality"),
         "evidence": None if spec.evidence is None else dict(spec.evidence),
         "loras": [lora_answer(use) for use in spec.loras],
+        "refine": refine_answer(spec.refine, clip),
         "sha256": clip.sha256,
         "warnings": [*plan.ruling.judged.verdict.warnings, *clip.warnings],
         "checks": {name: check_answer(check) for name, check in clip.checks.items()},

@@ -46,6 +46,12 @@ MEDIA = {
     "mask": ("FILE", "A picture or clip: where it is white, --source is made anew, where it is black it stays."),
 }
 """Field (`mask` is `masks.video`) -> what it takes, help."""
+REFINE = {
+    "refine": (float, "SCALE", "A second pass on a canvas of 1.5 to 2 times the sides. The sound is the first pass's."),
+    "refine_steps": (int, "VALUE", "Evaluations of the model in the second pass. Default: 3."),
+    "refine_denoise": (float, "VALUE", "How much of the picture the second pass makes anew, 0.001..1. Default: 0.15."),
+}
+"""Flag of `refine` (its scale, else the part after the underscore) -> type, what it takes, help."""
 SWITCHES = ("save_latents", "diagnostics", "overwrite")
 
 
@@ -97,13 +103,20 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
         metavar="NAME[:STRENGTH]",
         help="An adapter by its name, which is its file's in H3_LORA_DIR without .safetensors. May be given again.",
     )
+    add_refine_flags(parser)
     parser.add_argument("--save-latents", action="store_true", help="Also write OUT.mp4.latents.safetensors.")
     parser.add_argument("--diagnostics", action="store_true", help="Step times, hashes and inputs in the JSON.")
 
 
+def add_refine_flags(parser: argparse.ArgumentParser) -> None:
+    for name, (number, metavar, help_text) in REFINE.items():
+        parser.add_argument(flag(name), type=number, metavar=metavar, help=help_text)
+
+
 def blank() -> dict[str, Any]:
     """Every flag of `add_request_flags` as if it weren't given: for commands that make a clip without them."""
-    return dict.fromkeys([*FIELDS, "n", *MEDIA, "keyframes", "references", "loras", *SWITCHES, *ENCODER])
+    names = [*FIELDS, "n", *MEDIA, "keyframes", "references", "loras", *REFINE, *SWITCHES, *ENCODER]
+    return dict.fromkeys(names)
 
 
 def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -120,9 +133,15 @@ def request_of(arguments: argparse.Namespace) -> dict[str, Any]:
         ]
     if arguments.loras:
         raw["loras"] = [_as_lora(item) for item in arguments.loras]
+    if refine := {_part_of(name): value for name in REFINE if (value := getattr(arguments, name)) is not None}:
+        raw["refine"] = refine
     if form := format_of(arguments, getattr(arguments, "output", None)):
         raw["format"] = form
     return raw
+
+
+def _part_of(name: str) -> str:
+    return name.partition("_")[2] or "scale"
 
 
 def _value(value: Any) -> Any:

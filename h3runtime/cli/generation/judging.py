@@ -73,13 +73,15 @@ NO_EVIDENCE = Held()
 def judge_with_engine(
     rulings: Sequence[Ruling], facts: EngineFacts, *, is_chain: bool, held: Held = NO_EVIDENCE
 ) -> tuple[tuple[AdapterUse, ...], ...]:
-    """Backends and adapters that requests name, against what the loaded engine has; and lengths, against what it was
-    trained on. held: evidence of the quality levels that they ask for. The adapters of each request."""
+    """Backends, adapters and the upscaler that requests ask for, against what the loaded engine has; and lengths,
+    against what it was trained on. held: evidence of the quality levels that they ask for. The adapters of each
+    request."""
     offences, adapters = [], []
     for index, ruling in enumerate(rulings):
         verdict = rules.Verdict(ruling.read)
         rules.judge_backends(ruling.read.body, facts, verdict)
         adapters.append(rules.judge_loras(ruling.read.body, ruling.judged.resolved.task, facts, verdict))
+        rules.judge_upscaler(ruling.read.body, ruling.judged.resolved.refine, facts, verdict)
         _evidence(ruling, facts, held, verdict)
         ruling.judged.verdict.warnings += verdict.warnings
         rules.judge_training(ruling.judged.resolved.frames, facts, ruling.judged.verdict)

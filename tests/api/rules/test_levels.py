@@ -9,7 +9,7 @@ import pytest
 
 from h3runtime.api.judging.resolve import sampling_of
 from h3runtime.api.request import MAX_SEED, read_body
-from h3runtime.api.rules import Verdict, judge_backends, judge_count, judge_levels
+from h3runtime.api.rules import Verdict, judge_backends, judge_count, judge_levels, judge_upscaler
 from h3runtime.core import BackendChoice, EngineFacts
 
 FAST = BackendChoice("sage", "it is there", ("sage", "sdpa"), {"sage": "validated", "sdpa": "reference"}, {"fa": "no"})
@@ -21,6 +21,7 @@ def offences(**fields: Any) -> dict[str, str]:
     read = read_body({"prompt": "x", **fields})
     verdict = Verdict(read)
     judge_levels(read.body, verdict)
+    judge_upscaler(read.body, None, FACTS, verdict)
     judge_count(read.body, verdict)
     judge_backends(read.body, FACTS, verdict)
     return {offence.field: offence.message for offence in (*read.offences, *verdict.offences)}
