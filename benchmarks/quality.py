@@ -36,7 +36,9 @@ from benchmarks.quality_engines import Engines, Made
 from benchmarks.quality_measures import measure
 from benchmarks.quality_parts import run_parts
 from benchmarks.quality_plan import (
+    CACHES,
     EXACT,
+    FORECASTS,
     FORMATS,
     SAMPLERS,
     SCHEDULERS,
@@ -44,6 +46,7 @@ from benchmarks.quality_plan import (
     Schedule,
     Size,
     Way,
+    caches_of,
     schedule_of,
     schedules_of,
     size_of,
@@ -93,8 +96,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: argparse.Namespace, records: Records) -> None:
+    caches = caches_of(given.cache, given.cache_threshold, given.cache_forecast)
     plan = Plan(
-        ways_of(given.format, given.linear_backend, given.attention_backend),
+        ways_of(given.format, given.linear_backend, given.attention_backend, caches),
         schedules_of(given.steps, given.sampler, given.scheduler),
         given.anchor,
         given.seed,
@@ -178,6 +182,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--format", **many, choices=FORMATS, default=["bf16"])
     parser.add_argument("--linear-backend", **many, default=["dequant"])
     parser.add_argument("--attention-backend", **many, default=["sdpa"])
+    parser.add_argument("--cache", **many, choices=CACHES, default=["none"], help="how steps are reused")
+    parser.add_argument("--cache-threshold", **many, type=float, default=[], help="of each; default: the modes' own")
+    parser.add_argument("--cache-forecast", **many, choices=FORECASTS, default=["taylor"])
     parser.add_argument("--steps", **many, type=int, default=[12])
     parser.add_argument("--sampler", **many, choices=SAMPLERS, default=["res_multistep"])
     parser.add_argument("--scheduler", **many, choices=SCHEDULERS, default=["beta"])

@@ -23,6 +23,7 @@ from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.cli.generation.judging import rule_on
 from h3runtime.core import Check, GenerateSpec, Latents, SamplerSettings
+from h3runtime.denoiser.schedule import forwards
 from h3runtime.engine.clip import clip_shape, decode_frames, decode_sound, measure_latents
 from h3runtime.engine.conditions.gathering import conditions_of
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
@@ -42,12 +43,15 @@ KEPT = "resident_bf16"
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
     """latents: fp32 on the device. frames: uint8 [F, H, W, 3]. samples: float32 [2, N], as they would be encoded.
-    seconds: sampling and decoding. checks: the engine's own, by name."""
+    seconds: sampling and decoding; sampling: of them. forwards: evaluations of the model. checks: the engine's own, by
+    name."""
 
     latents: Latents
     frames: NDArray[np.uint8]
     samples: NDArray[np.float32]
     seconds: float
+    sampling: float = 0.0
+    forwards: int = 0
     checks: Mapping[str, Check] = field(default_factory=dict)
 
 
@@ -87,12 +91,14 @@ class Engines:
 
     def make(self, way: Way, schedule: Schedule, spec: GenerateSpec, given: Conditioned) -> Made:
         engine = self.engine(way)
-        asked = replace(spec, attention=way.attention, sampling=_sampling(spec, schedule))
+        asked = replace(spec, attention=way.attention, reuse=way.reuse, sampling=_sampling(spec, schedule))
         attention = attention_of(asked, engine.attention, engine.attentions)
         network, run, began = engine.models.transformer_of(spec.task), _idle(), time.monotonic()
         sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None, engine.attentions.tally)
         latents = sampler.sample(asked, given, run, Diagnosis(asked))
-        return replace(self._decoded(latents, spec, run), seconds=time.monotonic() - began)
+        sampled, count = time.monotonic() - began, forwards(asked.sampling) - len(run.skipped)
+        made = self._decoded(latents, spec, run)
+        return replace(made, seconds=time.monotonic() - began, sampling=sampled, forwards=count)
 
     def _decoded(self, latents: Latents, spec: GenerateSpec, run: Run) -> Made:
         engine, figures = self.engine(EXACT), measure_latents(latents)
@@ -110,7 +116,7 @@ class Engines:
             "audio": check_audio(waveform, synthetic=False),
             "video": watch.result(latent_std=figures["video"].std, synthetic=False),
         }
-        return Made(latents, np.concatenate(frames), samples, 0.0, checks)
+        return Made(latents, np.concatenate(frames), samples, 0.0, checks=checks)
 
     def _load(self, way: Way) -> ResidentEngine:
         made = embedded_set(self._cache, "nvfp4" if way.format == W4A4 else way.format, folder=self._masters)  # type: ignore[arg-type]

@@ -34,6 +34,8 @@ def measure(made: Made, prompt: Prompt, ends: Ends, exact: Made | None, anchor: 
         "first": None if ends.first is None else ssim(ends.first, made.frames[0]),
         "last": None if ends.last is None else ssim(ends.last, made.frames[-1]),
         "seconds": made.seconds,
+        "sampling": made.sampling,
+        "forwards": made.forwards,
         "alarms": [f"{name}: {text}" for name, check in made.checks.items() for _, text in check.findings],
         "checks": {
             f"{name} {key}": float(x) for name, check in made.checks.items() for key, x in check.figures.items()

@@ -1,6 +1,6 @@
 """What is compared: variants of the path from a prompt to a clip, each a way to compute and a schedule.
 
-    way        format of the weights | linear backend | attention backend        `EXACT` is the reference
+    way        format of the weights | linear backend | attention backend | step reuse        `EXACT` is the reference
     schedule   forwards | sampler | scheduler
 
 A clip is compared with the exact one of its own schedule, so that a way's error stands alone; the anchor, exact and of
@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
+from typing import Final, get_args
 
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.core import REUSE_THRESHOLDS, CacheMode, Forecast, StepReuse
 
 W4A4 = "nvfp4_w4a4"
 """The NVFP4 set with emulated 4-bit activations."""
@@ -22,23 +24,32 @@ FORMATS = ("bf16", "nvfp4", W4A4, "int8_convrot", "fp8_scaled")
 TRUTH_STEPS = (4, 8, 12, 20, 50)
 SAMPLERS = ("euler", "res_multistep")
 SCHEDULERS = ("beta", "simple", "linear")
+CACHES: Final = ("none", *get_args(CacheMode))
+FORECASTS: Final[tuple[Forecast, ...]] = get_args(Forecast)
 
 
 @dataclass(frozen=True, slots=True)
 class Way:
+    """cache: how steps are reused, as `MODE:THRESHOLD[:FORECAST]`; "" computes them all."""
+
     format: str = "bf16"
     linear: str = "dequant"
     attention: str = "sdpa"
+    cache: str = ""
 
     @property
     def name(self) -> str:
-        return "/".join((self.format, self.linear, self.attention))
+        return "/".join(filter(None, (self.format, self.linear, self.attention, self.cache)))
+
+    @property
+    def reuse(self) -> StepReuse | None:
+        return reuse_of(self.cache)
 
     @property
     def label(self) -> str:
         """Without what goes without saying."""
         told = (self.format, *(name for name in (self.linear, self.attention) if name not in _USUAL))
-        return " ".join(told)
+        return " ".join(filter(None, (*told, self.cache)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +78,40 @@ EXACT = Way()
 _USUAL = (EXACT.linear, EXACT.attention, Nvfp4EmulatedLinear.name)
 
 
-def ways_of(formats: Iterable[str], linears: Iterable[str], attentions: Iterable[str]) -> tuple[Way, ...]:
+def ways_of(
+    formats: Iterable[str], linears: Iterable[str], attentions: Iterable[str], caches: Iterable[str] = ("",)
+) -> tuple[Way, ...]:
     """All combinations, each once and the exact one first. The emulated format has a linear backend of its own."""
     found = [
-        Way(form, Nvfp4EmulatedLinear.name if form == W4A4 else linear, attention)
-        for form, linear, attention in product(formats, linears, attentions)
+        Way(form, Nvfp4EmulatedLinear.name if form == W4A4 else linear, attention, cache)
+        for form, linear, attention, cache in product(formats, linears, attentions, caches)
     ]
     return tuple(dict.fromkeys([EXACT, *found]))
+
+
+def caches_of(modes: Iterable[str], thresholds: Sequence[float], forecasts: Sequence[Forecast]) -> tuple[str, ...]:
+    """All combinations, each once; a mode's own threshold where none is given. Only latents are forecast."""
+    found = []
+    for mode in modes:
+        for threshold in thresholds or [REUSE_THRESHOLDS.get(mode, 0.0)]:  # type: ignore[call-overload]
+            found += [
+                "" if mode == "none" else f"{mode}:{threshold:g}{_told(forecast)}"
+                for forecast in (forecasts if mode != "first_block" else FORECASTS[-1:])
+            ]
+    return tuple(dict.fromkeys(found))
+
+
+def _told(forecast: Forecast) -> str:
+    return "" if forecast == "taylor" else f":{forecast}"
+
+
+def reuse_of(text: str) -> StepReuse | None:
+    """What a way's `cache` says."""
+    if not text:
+        return None
+    mode, threshold, *forecast = text.split(":")
+    reuse = StepReuse(mode, float(threshold))  # type: ignore[arg-type]
+    return replace(reuse, forecast=forecast[0]) if forecast else reuse  # type: ignore[arg-type]
 
 
 def schedules_of(steps: Sequence[int], samplers: Sequence[str], schedulers: Sequence[str]) -> tuple[Schedule, ...]:

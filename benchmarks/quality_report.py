@@ -24,7 +24,8 @@ Group = tuple[str, str, Size]
 @dataclass(frozen=True, slots=True)
 class Row:
     """judged: share by item, with how many clips it was judged in; exact, anchor: mean distances, {} for the exact
-    way itself. None where there is nothing to take a mean of. alarms: share of clips in which a check of the engine
+    way itself. None where there is nothing to take a mean of. sampling: seconds; forwards: evaluations of the model;
+    both None for clips of a time when neither was kept. alarms: share of clips in which a check of the engine
     finds anything; checks: the least and the greatest of each of their figures."""
 
     task: str
@@ -39,6 +40,8 @@ class Row:
     first: float | None
     last: float | None
     seconds: float
+    sampling: float | None
+    forwards: float | None
     alarms: float
     checks: dict[str, tuple[float, float]]
 
@@ -70,6 +73,8 @@ def _row(records: Sequence[Record]) -> Row:
         _mean([each["first"] for each in figures]),
         _mean([each["last"] for each in figures]),
         _mean([each["seconds"] for each in figures]) or 0.0,
+        _mean([each.get("sampling") for each in figures]),
+        _mean([each.get("forwards") for each in figures]),
         sum(bool(each["alarms"]) for each in figures) / len(figures),
         _spans([each["checks"] for each in figures]),
     )
@@ -144,6 +149,7 @@ def _columns() -> list[Column]:
         ("format", lambda row: row.way.format),
         ("linear", lambda row: row.way.linear),
         ("attention", lambda row: row.way.attention),
+        ("reuse", lambda row: row.way.cache),
         ("schedule", lambda row: row.schedule.name),
         ("clips", lambda row: str(row.clips)),
         *(share(item) for item in ("all", *ITEMS)),
@@ -157,6 +163,8 @@ def _columns() -> list[Column]:
         figure("anchor SSIM", anchor, "ssim", 4),
         figure("anchor log-mel dB", anchor, "log_mel_db", 2),
         ("alarms", lambda row: f"{100 * row.alarms:.1f}"),
+        ("forwards", lambda row: "" if row.forwards is None else f"{row.forwards:.1f}"),
+        ("sampling s", lambda row: "" if row.sampling is None else f"{row.sampling:.2f}"),
         ("s/clip", lambda row: f"{row.seconds:.2f}"),
     ]
 

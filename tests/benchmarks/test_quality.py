@@ -18,13 +18,13 @@ from benchmarks import quality, quality_engines
 from benchmarks.quality_engines import Engines, Made
 from benchmarks.quality_measures import distance
 from benchmarks.quality_parts import part_arguments
-from benchmarks.quality_plan import EXACT, FORMATS, W4A4, Schedule, Size, Way, schedule_of, size_of, ways_of
+from benchmarks.quality_plan import EXACT, FORMATS, W4A4, Schedule, Size, Way, caches_of, schedule_of, size_of, ways_of
 from benchmarks.quality_prompts import SPLITS, TASKS, draw_prompt, ends_of, request_of
 from benchmarks.quality_records import Record, Records
 from benchmarks.quality_report import markdown, rows_of
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.checkpoint.synthetic.tiny import tiny_set
-from h3runtime.core import Latents
+from h3runtime.core import REUSE_THRESHOLDS, Latents, StepReuse
 from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.nano.judge import ITEMS
 from h3runtime.nano.pictures import render
@@ -228,3 +228,20 @@ def test_shares_are_of_the_clips_that_say_something() -> None:
     distances = "0.7500 | 23.0 | 1.00 | 0.2500 | 0.1250"
     assert f"| nvfp4 | 12 res_multistep beta | 3 | 66.7 | 66.7 | 100.0 | 0.900 | {distances} | 33.3 | 1.00 |" in table
     assert "shape" not in table and "anchor" not in table
+
+
+def test_reuse_is_named_by_what_it_does() -> None:
+    named = caches_of(["none", "easycache", "first_block"], [0.1, 0.25], ["hold", "taylor"])
+    assert named == (
+        "",
+        "easycache:0.1:hold",
+        "easycache:0.1",
+        "easycache:0.25:hold",
+        "easycache:0.25",
+        "first_block:0.1",
+        "first_block:0.25",
+    )
+    assert Way(cache="easycache:0.25:hold").reuse == StepReuse("easycache", 0.25, forecast="hold")
+    assert Way(cache="first_block:0.1").reuse == StepReuse("first_block", 0.1) and Way().reuse is None
+    assert caches_of(["h3_cache"], [], ["taylor"]) == (f"h3_cache:{REUSE_THRESHOLDS['h3_cache']:g}",)
+    assert ways_of(["bf16"], ["dequant"], ["sdpa"], named)[0].name == "bf16/dequant/sdpa"
