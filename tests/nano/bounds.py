@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from typing import Final
 
-RIGHT: Final = 0.85
-"""Least share of all judged items that the runtime as it is gets right, of `test_truth`'s prompts."""
-WRONG: Final = 0.70
-"""Greatest share with a mistake in it."""
-POSITION_KEPT: Final = True
-"""Whether a clip between two keyframes is where they say; exchanged keyframes must then be seen."""
-DEMO: Final = ("colour", "shape", "floor", "count")
-"""Items that the judge finds right in the demo's clip: a red ball, alone on a blue floor."""
-FIRST_FRAME: Final = 0.9
-"""Least SSIM of a clip's first frame with the picture that it begins with."""
+RIGHT: Final = 0.93
+"""Least share of all judged items that the runtime as it is gets right, of `test_truth`'s prompts: 1.000 measured."""
+WRONG: Final = 0.80
+"""Greatest share with a mistake in it: 0.28 to 0.68 measured."""
+DEMO: Final = ("colour", "shape", "direction", "count", "floor", "pitch", "rhythm", "pan", "sync", "presence", "timbre")
+"""Items that the judge finds right in the demo's clip: a red ball, alone, that bounces on a blue floor and is heard."""
+FIRST_FRAME: Final = 0.95
+"""Least SSIM of a clip's first frame with the picture that it begins with: 0.977 to 0.987 measured."""
