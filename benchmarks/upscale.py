@@ -195,11 +195,12 @@ def _same(one: Verdict, other: Verdict) -> dict[str, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Means over prompts. judged, identity: shares of all items of all clips."""
+    """Means over prompts. judged, identity: shares of all items of all clips, of which there are `items`."""
 
     kind: str
     way: str
     clips: int
+    items: int
     judged: float | None
     identity: float | None
     figures: Mapping[str, float]
@@ -214,7 +215,7 @@ def _row(kind: str, way: str, records: Sequence[Record]) -> Row:
     verdicts = [value for r in same if r.verdict for value in r.verdict.values() if value is not None]
     alike = [value for r in same if r.same is not None for value in r.same.values()]
     figures = {name: float(np.mean([r.figures[name] for r in same])) for name in FIGURES if same[0].figures}
-    return Row(kind, way, len(same), _share(verdicts), _share(alike), figures)
+    return Row(kind, way, len(same), len(verdicts), _share(verdicts), _share(alike), figures)
 
 
 def _share(values: Sequence[bool]) -> float | None:
@@ -240,7 +241,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         head = measured_here(bench.engine.place.name, bench.engine.device) | {
             "checkpoint": bench.engine.facts().checkpoint
         }
-        for index in tqdm(range(given.prompts), unit="prompt"):
+        for index in tqdm(range(given.first, given.first + given.prompts), unit="prompt"):
             for split in given.split:
                 prompt = draw_prompt(given.task, split, index, given.seed)
                 records += of_prompt(bench, prompt, given.size, given.scale, given.steps, given.second)
@@ -257,6 +258,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("output", type=Path, metavar="OUT", help="folder of the results")
     parser.add_argument("--prompts", type=int, default=16, help="of each split; default 16")
+    parser.add_argument("--first", type=int, default=0, help="index of the first prompt")
     parser.add_argument("--split", nargs="+", choices=SPLITS, default=["trained"])
     parser.add_argument("--task", choices=TASKS, default="t2va")
     parser.add_argument(

@@ -24,9 +24,10 @@ from h3runtime.packing.geometry import latent_frames, latent_side
 from h3runtime.vae.upscaler import CHUNK
 from h3runtime.vae.upscaler_config import UpscalerConfig
 
-COPIES = 4
+HOST_COPIES, DEVICE_COPIES = 31, 6
 """Of a chunk at the new size and the upscaler's width: a block's input, its norm, what is made of that, and a product
-on the way. 4.0 counted by PyTorch's CPU allocator."""
+on the way. A CPU's convolution unfolds its input besides, 27 times: 28 to 31 counted by PyTorch's allocator. A device's
+has a workspace of its own, for which two more are put; that was never measured."""
 TAPS = 27
 RESIDUAL_CONVOLUTIONS = 2
 
@@ -52,15 +53,18 @@ def memory_of(models: ModelSizes, upscaler: UpscalerConfig | None, demands: Sequ
     widest = {part.name: max(getattr(e.conditioning, part.name) for e in each) for part in fields(Conditioning)}
     sampling = [found.sampling for found in each]
     if upscaler is not None:
-        sampling.append(heap_bytes(upscaling_bytes(upscaler, demands[-1]), on_host=models.computing.on_host))
+        on_host = models.computing.on_host
+        sampling.append(heap_bytes(upscaling_bytes(upscaler, demands[-1], on_host=on_host), on_host=on_host))
     return replace(each[-1], conditioning=Conditioning(**widest), sampling=max(sampling))
 
 
-def upscaling_bytes(config: UpscalerConfig, demand: Demand) -> int:
+def upscaling_bytes(config: UpscalerConfig, demand: Demand, *, on_host: bool) -> int:
     """At the widest place of a chunk and of what it sees of its neighbours."""
     target = demand.target
     frames = min(latent_frames(target.frames), CHUNK + 2 * (config.kernel // 2))
-    return COPIES * FP32 * config.channels * frames * latent_side(target.width) * latent_side(target.height)
+    copies = HOST_COPIES if on_host else DEVICE_COPIES
+    cells = frames * latent_side(target.width) * latent_side(target.height)
+    return copies * FP32 * config.channels * cells
 
 
 def work_of_passes(models: ModelSizes, upscaler: UpscalerConfig | None, demands: Sequence[Demand]) -> Work:

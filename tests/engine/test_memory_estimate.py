@@ -14,15 +14,27 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from h3runtime.checkpoint.synthetic.layouts import UpscalerSizes, upscaler_shapes
 from h3runtime.conditioning import layers
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.conditioning.presentation import Markers, assemble
 from h3runtime.core import ReferenceInput, Task
+from h3runtime.engine.demand import Demand
 from h3runtime.engine.linear_memory import resident_bytes
 from h3runtime.engine.memory_estimate import Conditioning, MemoryEstimate
-from h3runtime.engine.memory_formulas import Shot, audio_encode_bytes, text_bytes, video_encode_bytes, vision_bytes
+from h3runtime.engine.memory_formulas import (
+    Shot,
+    Steps,
+    audio_encode_bytes,
+    text_bytes,
+    video_encode_bytes,
+    vision_bytes,
+)
+from h3runtime.engine.refine_estimate import upscaling_bytes
 from h3runtime.packing.rows import vision_rows
+from h3runtime.vae.upscaler import LatentUpscaler
+from h3runtime.vae.upscaler_config import UpscalerConfig
 from tests.conditioning import small
 from tests.engine.conditioned import clip_reference, diagnostics_of, image_reference, voice_reference
 
@@ -102,6 +114,16 @@ def test_a_sound_takes_what_is_estimated(engine) -> None:
     samples = 2 * 32_000
     measured = allocated(lambda: vae.encode(torch.zeros(1, 2, samples)))
     assert_estimated(measured, audio_encode_bytes(vae.config.encoder, samples))
+
+
+@torch.no_grad()
+def test_an_upscaler_takes_what_is_estimated() -> None:
+    sizes = UpscalerSizes(channels=32, blocks=(1, 1))
+    config = UpscalerConfig.from_shapes(upscaler_shapes(sizes))
+    model, latents = LatentUpscaler(config), torch.zeros(1, 24, 7, 8, 8)
+    demand = Demand(Steps(1, 1, 1, 1, 2), (), (), (), Shot(22, 256, 256))
+    estimated = upscaling_bytes(config, demand, on_host=True)
+    assert_estimated(allocated(lambda: model(latents, (16, 16), 2.0)), estimated)
 
 
 def test_conditioning_has_its_own_line_and_the_largest_stage_counts() -> None:
