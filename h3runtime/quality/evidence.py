@@ -58,8 +58,8 @@ class Figure:
 @with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """exact_attention, exact_linear: of the clips compared with. time_ratio: median seconds of sampling of an exact
-    clip over those of one by `choice`, same process, sizes and prompts. forwards, skipped_steps: means."""
+    """exact_attention, exact_linear: of the clips compared with. time_ratio: seconds of sampling of an exact
+    clip over those of one by `choice`, medians of clips that were made in turn. forwards, skipped_steps: means."""
 
     kind: Literal["h3runtime quality evidence 1"]
     level: LevelName

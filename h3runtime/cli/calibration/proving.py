@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from h3runtime import __version__
 from h3runtime.cli.calibration.prompts import Prompts
 from h3runtime.cli.calibration.size import Size
-from h3runtime.cli.calibration.trials import DIGITS, Outcome
+from h3runtime.cli.calibration.trials import DIGITS, Outcome, Timed
 from h3runtime.core import EngineFacts, SamplerSettings
 from h3runtime.quality.bucket import Bucket, Sampling
 from h3runtime.quality.evidence import KIND, Evidence, weights_of
@@ -17,6 +17,7 @@ from h3runtime.quality.levels import Choice, Level
 def evidence_of(
     level: Level,
     outcome: Outcome,
+    timed: Timed,
     facts: EngineFacts,
     partition: str,
     size: Size,
@@ -39,9 +40,9 @@ def evidence_of(
         choice=outcome.choice,
         ssim=outcome.ssim,
         audio_db=outcome.audio_db,
-        time_ratio=round(outcome.time_ratio, DIGITS),
-        exact_seconds=round(outcome.exact_seconds, DIGITS),
-        seconds=round(outcome.seconds, DIGITS),
+        time_ratio=round(timed.ratio, DIGITS),
+        exact_seconds=round(timed.exact_seconds, DIGITS),
+        seconds=round(timed.seconds, DIGITS),
         forwards=round(sum(clip.forwards for clip in clips) / len(clips), DIGITS),
         skipped_steps=round(sum(clip.skipped_steps for clip in clips) / len(clips), DIGITS),
         prompts=outcome.prompts,

@@ -7,6 +7,7 @@ all that it depends on, until its levels are settled. Imports torch; fed by `cli
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import shutil
@@ -24,17 +25,18 @@ from h3runtime.cli.calibration.prompts import Prompts
 from h3runtime.cli.calibration.proving import evidence_of
 from h3runtime.cli.calibration.search import fastest
 from h3runtime.cli.calibration.size import Size
-from h3runtime.cli.calibration.trials import OnClip, Outcome, Trials
+from h3runtime.cli.calibration.trials import OnClip, Outcome, Timed, Trials
 from h3runtime.core import EngineFacts, SamplerSettings, ShouldStop
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import BackendUnavailable, Offence
+from h3runtime.jobs.lock import unusable
 from h3runtime.quality.evidence import weights_of, write_evidence
 from h3runtime.quality.levels import Choice, Level, bases, exact_choice
 from h3runtime.quality.shelf import FOLDER
 from h3runtime.settings import Settings
 
-UNFINISHED = "unfinished"
-"""Below the folder of evidence."""
+UNFINISHED, LOCK = "unfinished", "lock"
+"""Below the folder of evidence: what a run has so far, and the file that it holds while it runs."""
 
 Load = Callable[[Settings, str], ResidentEngine]
 """Settings and a partition -> an engine that has loaded."""
@@ -64,11 +66,12 @@ class Calibration:
     def run(self) -> list[dict[str, Any]]:
         """A row for each size and level: its evidence and the file's name, or null where nothing keeps the promise.
 
-        InvalidRequest for prompts or sizes that no request may have; the errors of loading; JobCancelled.
+        InvalidRequest for prompts or sizes that no request may have; SettingsError while another calibration runs; the
+        errors of loading; JobCancelled.
         """
         folder = self.settings.data_dir / FOLDER / UNFINISHED
         folder.mkdir(parents=True, exist_ok=True)
-        with TemporaryDirectory(prefix=".scratch-", dir=folder) as scratch:
+        with _alone(folder), TemporaryDirectory(prefix=".scratch-", dir=folder) as scratch:
             requests = [Requests(self.asked.prompts, size, self.asked.sampling, Path(scratch)) for size in self._sizes]
             (partition,) = {each.partition(self.settings) for each in requests}
             with self._engine(partition, requests, folder) as (engine, exact, trials):
@@ -120,19 +123,38 @@ class Calibration:
         self, requests: Requests, trials: Trials, engine: ResidentEngine, partition: str, exact: Choice
     ) -> Iterator[dict[str, Any]]:
         maker, facts = EngineMaker(engine, requests, self.should_stop), engine.facts()
+        both = exact.linear in facts.linear.available and exact.attention in facts.attention.available
+        clock = partial(trials.timed, maker, beside_exact=both)
         for level in self.asked.levels:
             attempt = partial(trials.outcome, maker, level=level)
-            found = fastest(level, bases(level, facts), attempt)
+            found = fastest(level, bases(level, facts), attempt, clock)
             yield self._row(level, found, facts, partition, requests.size, exact)
         shutil.rmtree(trials.folder, ignore_errors=True)
 
     def _row(
-        self, level: Level, found: Outcome | None, facts: EngineFacts, partition: str, size: Size, exact: Choice
+        self,
+        level: Level,
+        found: tuple[Outcome, Timed] | None,
+        facts: EngineFacts,
+        partition: str,
+        size: Size,
+        exact: Choice,
     ) -> dict[str, Any]:
         row: dict[str, Any] = {"level": level.name, "size": size.name, "evidence": None, "file": None}
         if found is None:
             return row
         asked = self.asked
-        evidence = evidence_of(level, found, facts, partition, size, asked.sampling, asked.prompts, exact)
+        evidence = evidence_of(level, *found, facts, partition, size, asked.sampling, asked.prompts, exact)
         path = write_evidence(self.settings.data_dir / FOLDER, evidence)
         return row | {"evidence": evidence.told, "file": str(path)}
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Two runs would write into each other's records. SettingsError while another one is there."""
+    with (folder / LOCK).open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise unusable(folder, "another calibration uses it") from error
+        yield

@@ -10,7 +10,7 @@ and file of prompts (`calibrate` names it so). Makes nothing itself: `Maker` doe
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -30,6 +30,9 @@ NOTHING_ALIKE = 0.0, 100.0
 """SSIM and dB of a clip that the engine refuses: 100 dB is the whole range of the measure."""
 TIMED = 4
 SLOWER = 1.2
+"""A choice is given up as slow after so many clips, if they take so many times what another takes."""
+PAIRS = 5
+"""Of timed clips; performance.md asks for three or more."""
 DIGITS = 6
 
 
@@ -45,6 +48,15 @@ class Clip:
     seconds: float
     forwards: int
     skipped_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """Median seconds of sampling a clip, and their ratio."""
+
+    exact_seconds: float
+    seconds: float
+    ratio: float
 
 
 class Maker(Protocol):
@@ -89,8 +101,9 @@ class Outcome:
         return median(clip.seconds for clip in self.clips)
 
     @property
-    def time_ratio(self) -> float:
-        return self.exact_seconds / max(self.seconds, 1e-9)
+    def recorded(self) -> Timed:
+        """By what was recorded of clips that were made at different times."""
+        return Timed(self.exact_seconds, self.seconds, self.exact_seconds / max(self.seconds, 1e-9))
 
     def meets(self, level: Level) -> bool:
         return self.is_complete and self.ssim.bound >= level.ssim and self.audio_db.bound <= level.audio_db
@@ -139,6 +152,27 @@ class Trials:
         exact = median(self._clips[(EXACT, *place)].seconds for place in self._order)
         return Outcome(choice, tuple(self._of(choice)), exact, self._prompts, self._seeds)
 
+    def timed(self, maker: Maker, outcomes: Sequence[Outcome], *, beside_exact: bool) -> list[Timed]:
+        """Clips of all of them in turn, so that they have the same machine; after a round that nobody counts.
+
+        beside_exact: with exact clips among them, by an engine that can make those too; else the ratios are to what was
+        recorded of the exact clips.
+        """
+        exact = self._exact_choice if beside_exact else None
+        choices = list(dict.fromkeys([*([exact] if exact else []), *(outcome.choice for outcome in outcomes)]))
+        if len(choices) < 2:
+            return [outcome.recorded for outcome in outcomes]
+        rounds = [
+            {choice: self._clock(maker, choice, place, done) for choice in choices}
+            for done, place in enumerate([self._order[0], *self._order[:PAIRS]])
+        ][1:]
+        seconds = {choice: median(each[choice] for each in rounds) for choice in choices}
+        return [_timed(outcome, seconds[outcome.choice], seconds.get(exact) if exact else None) for outcome in outcomes]
+
+    def _clock(self, maker: Maker, choice: Choice, place: tuple[int, int], done: int) -> float:
+        self._on_clip(f"timing: {choice.told}", done, PAIRS + 1)
+        return maker.sampled(choice, *place).seconds
+
     def _compared(self, maker: Maker, choice: Choice, place: tuple[int, int]) -> Clip:
         made = _try(maker, choice, place)
         if made is None:
@@ -176,6 +210,11 @@ class Trials:
         self._clips[(clip.choice, clip.prompt, clip.seed)] = clip
         with self._lines.open("a", encoding="utf-8") as file:
             file.write(json.dumps(asdict(clip)) + "\n")
+
+
+def _timed(outcome: Outcome, seconds: float, exact: float | None) -> Timed:
+    exact = outcome.exact_seconds if exact is None else exact
+    return Timed(exact, seconds, exact / max(seconds, 1e-9))
 
 
 def _try(maker: Maker, choice: Choice, place: tuple[int, int]) -> Sampled | None:

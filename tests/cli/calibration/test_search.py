@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import partial
 
 import pytest
 
 from h3runtime.cli.calibration.search import fastest, widest_threshold
-from h3runtime.cli.calibration.trials import Clip, Outcome
-from h3runtime.core import REUSE_THRESHOLDS
+from h3runtime.cli.calibration.trials import Clip, Outcome, Timed
+from h3runtime.core import MAX_REUSE_THRESHOLD
 from h3runtime.quality.levels import LEVELS, Choice
 
 SSIM = {"bf16": 1.0, "int8": 0.995, "fp4": 0.93}
 SECONDS = {"bf16": 4.0, "int8": 3.0, "fp4": 2.0}
-COST = {"none": 0.0, "easycache": 0.2, "h3_cache": 0.5, "first_block": 20.0}
+COST = {"none": 0.0, "easycache": 0.06, "h3_cache": 0.5, "first_block": 20.0}
 
 
 class Attempts:
@@ -36,26 +38,42 @@ class Attempts:
 BASES = tuple(Choice("sdpa", linear) for linear in SSIM)
 
 
+def recorded(outcomes: Sequence[Outcome]) -> list[Timed]:
+    return [outcome.recorded for outcome in outcomes]
+
+
 def test_high_takes_the_fastest_that_is_close_enough_and_no_reuse() -> None:
     attempts = Attempts()
-    found = fastest(LEVELS["high"], BASES, attempts)
-    assert found is not None and found.choice == Choice("sdpa", "int8") and found.time_ratio == pytest.approx(4 / 3)
+    found = fastest(LEVELS["high"], BASES, attempts, recorded)
+    assert found is not None and found[0].choice == Choice("sdpa", "int8") and found[1].ratio == pytest.approx(4 / 3)
     assert attempts.made == list(BASES) and attempts.limits == [math.inf, 4.0, 3.0]
 
 
 def test_reuse_goes_on_top_of_the_fastest_base() -> None:
-    found = fastest(LEVELS["medium"], BASES, Attempts())
-    assert found is not None and found.choice.linear == "fp4" and found.choice.cache_mode == "easycache"
-    # 0.93 - 0.2 t >= 0.9 up to t = 0.15; four halvings of a hundredfold span come within 1.34 of the edge.
-    assert 0.15 / 1.34 <= (found.choice.cache_threshold or 0) <= 0.15
+    found = fastest(LEVELS["medium"], BASES, Attempts(), recorded)
+    assert found is not None
+    choice = found[0].choice
+    assert (choice.linear, choice.cache_mode) == ("fp4", "easycache")
+    # 0.93 - 0.06 t >= 0.9 up to t = 0.5.
+    assert 0.5 / 1.8 <= (choice.cache_threshold or 0) <= 0.5
 
 
 def test_what_costs_too_much_at_any_width_is_left_out() -> None:
     base = Choice("sdpa", "fp4", "first_block")
-    assert widest_threshold(LEVELS["medium"], base, "first_block", Attempts()) is None
-    free = widest_threshold(LEVELS["low"], Choice("sdpa", "bf16", "easycache"), "easycache", Attempts())
-    assert free is not None and free.choice.cache_threshold == 10 * REUSE_THRESHOLDS["easycache"]
+    assert widest_threshold(LEVELS["medium"], base, "first_block", partial(Attempts(), seconds=1.0)) is None
+    free = widest_threshold(
+        LEVELS["low"], Choice("sdpa", "bf16", "none"), "easycache", partial(Attempts(), seconds=1.0)
+    )
+    assert free is not None and free.choice.cache_threshold == MAX_REUSE_THRESHOLD
+
+
+def test_what_is_fastest_is_told_by_the_clock() -> None:
+    def clock(outcomes: Sequence[Outcome]) -> list[Timed]:
+        return [Timed(4.0, float(SECONDS[outcome.choice.linear] < 4), 1.0) for outcome in outcomes]
+
+    found = fastest(LEVELS["high"], BASES, Attempts(), clock)
+    assert found is not None and found[0].choice.linear == "bf16"
 
 
 def test_nothing_may_be_close_enough() -> None:
-    assert fastest(LEVELS["high"], BASES[2:], Attempts()) is None
+    assert fastest(LEVELS["high"], BASES[2:], Attempts(), recorded) is None

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from h3runtime.cli.calibration.arrays import Sampled, Shown
-from h3runtime.cli.calibration.trials import EXACT, TIMED, Trials
+from h3runtime.cli.calibration.trials import EXACT, PAIRS, TIMED, Timed, Trials
 from h3runtime.core import Latents
 from h3runtime.errors import CheckpointError, DegenerateOutput
 from h3runtime.quality.levels import LEVELS, Choice
@@ -68,7 +68,7 @@ def _plain_latents(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_close_choice_keeps_the_promise(tmp_path: Path) -> None:
     made, maker = ready(tmp_path)
     outcome = made.outcome(maker, CLOSE, math.inf, level=LEVELS["high"])
-    assert outcome.is_complete and outcome.meets(LEVELS["high"]) and outcome.time_ratio == 2.0
+    assert outcome.is_complete and outcome.meets(LEVELS["high"]) and outcome.recorded.ratio == 2.0
     assert 0.97 < outcome.ssim.worst <= outcome.ssim.bound <= outcome.ssim.mean < 1
     assert outcome.audio_db.mean == 0.0 and [clip.skipped_steps for clip in outcome.clips] == [2] * 6
     # One clip of each more than what counts: the first one of a process takes longer.
@@ -100,7 +100,19 @@ def test_the_exact_choice_needs_no_clips_of_its_own(tmp_path: Path) -> None:
     made, maker = ready(tmp_path)
     asked = len(maker.asked)
     outcome = made.outcome(maker, EXACTLY, math.inf, level=LEVELS["high"])
-    assert outcome.meets(LEVELS["high"]) and outcome.time_ratio == 1.0 and len(maker.asked) == asked
+    assert outcome.meets(LEVELS["high"]) and outcome.recorded.ratio == 1.0 and len(maker.asked) == asked
+
+
+def test_what_passed_is_timed_in_turn_with_the_exact_clips(tmp_path: Path) -> None:
+    made, maker = ready(tmp_path)
+    close = made.outcome(maker, CLOSE, math.inf, level=LEVELS["high"])
+    exactly = made.outcome(maker, EXACTLY, math.inf, level=LEVELS["high"])
+    maker.asked.clear()
+    assert made.timed(maker, [close], beside_exact=True) == [Timed(1.0, 0.5, 2.0)]
+    assert [name for name, *_ in maker.asked] == ["dequant", "int8"] * (PAIRS + 1)
+    assert made.timed(maker, [exactly, close], beside_exact=True) == [Timed(1.0, 1.0, 1.0), Timed(1.0, 0.5, 2.0)]
+    maker.asked.clear()
+    assert made.timed(maker, [close], beside_exact=False) == [Timed(1.0, 0.5, 2.0)] and maker.asked == []
 
 
 def test_a_run_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
