@@ -8,8 +8,9 @@ A call goes through `definition` on the CPU and in FP32, through `h3_kernels.spa
     dense calls         the first `dense_steps` steps, the first `dense_blocks` blocks, a call without a layout and one
                         whose pictures are no grid: given to the dense backend and counted with the reason
 
-A request has more dense steps with an `attention_plan`. Experimental until the real model's quality table says
-otherwise; h3-nano's is in benchmarks/LOG.md.
+On the CPU it is there to be judged, not to save time: dense attention in BF16 multiplies in larger pieces, and half of
+the cubes took 5 times as long at S = 9,308. A request has more dense steps with an `attention_plan`. Experimental until
+the real model's quality table says otherwise; h3-nano's is in benchmarks/LOG.md.
 """
 
 from __future__ import annotations
