@@ -35,7 +35,8 @@ class Thresholds:
     """Every number of this module, and why it is that number."""
 
     latent_std_low: float = 0.05
-    """Service-contract. Normalised latents of real clips have a standard deviation near 1: a twentieth is collapse."""
+    """Service-contract. Normalised latents of real clips have a standard deviation near 1: a twentieth is collapse. Of
+    560 clips of h3-nano: video 0.53 to 1.66, audio 0.50 to 1.98."""
     latent_std_high: float = 20.0
     """Service-contract. The noise a clip starts from has 1 and sampling shrinks it: twenty is divergence."""
     latent_std_constant: float = 1e-6
@@ -61,7 +62,8 @@ class Thresholds:
     onset_seconds: float = 0.1
     """Service-contract: the first 100 ms."""
     onset_dbfs: float = -40.0
-    """Service-contract. RMS of that stretch, both channels: a click or a cut-in voice is louder, room tone is not."""
+    """Service-contract. RMS of that stretch, both channels: a click or a cut-in voice is louder, room tone is not. On
+    400 clips of h3-nano it said what the scene's own sound says in 397: 70 % of those sounds begin with the clip."""
     floor_dbfs: float = -120.0
     """What silence is shown as, since minus infinity is no JSON; 16-bit sound ends at -96."""
 
@@ -69,7 +71,8 @@ class Thresholds:
     """Luma steps at tile lines twice as large as beside them (`tile_grid`). Measured on noise of natural spectrum
     without seams: at most 1.15, very smooth 1.5; with tiles edge to edge that differ by twice the picture's typical
     step: 2.2 to 2.7. Of 1344x768 scenes of random hard-edged rectangles over 99 % stay below; on a canvas of two tiles
-    a still edge that runs along the only line can warn."""
+    a still edge that runs along the only line can warn: in h3-nano's world, whose objects stand at few places, 29 of 80
+    clips as drawn at 320x192, and none of those of one tile."""
 
 
 THRESHOLDS = Thresholds()

@@ -105,7 +105,8 @@ def _launch(q: torch.Tensor) -> Launch:
 
 def _width(dim: int) -> int:
     """A power of two that a dot takes: at least 16."""
-    return max(16, triton.next_power_of_2(dim))
+    power: int = triton.next_power_of_2(dim)
+    return max(16, power)
 
 
 def _strides(x: torch.Tensor) -> tuple[int, int, int]:
