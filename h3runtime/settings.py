@@ -276,11 +276,11 @@ class Settings(BaseSettings):
         None, description="Folder of adapters (LoRA, *.safetensors) that requests may name. Default: no adapters."
     )
     lora_cache_bytes: int = Field(4 * GIB, ge=0, description="Adapters kept on the device between requests, in bytes.")
-    upscaler_path: FilePath | None = Field(
+    upscaler_path: Literal["embedded"] | FilePath | None = Field(
         None,
         description=(
-            "Latent upscaler of requests that ask to be refined, loaded by the first of them. "
-            "Default: the embedded model's own beside its video VAE, else none."
+            "Latent upscaler of requests that ask to be refined, loaded by the first of them; "
+            "embedded: the embedded model's own, beside its video VAE. Default: none in a server, embedded elsewhere."
         ),
     )
     qkv_order: Literal["auto", "contiguous", "interleaved"] = Field(

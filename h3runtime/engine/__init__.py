@@ -34,7 +34,7 @@ from h3runtime.settings import Settings
 def create(settings: Settings, threads: int | None = None) -> Engine:
     """The engine of these settings, not loaded yet; `jobs.child` calls it by name in the engine's process."""
     configure_spans(settings.otlp_endpoint, "h3runtime-engine")
-    return ResidentEngine(settings, threads, on_component=_log_component, previews=True)
+    return ResidentEngine(settings, threads, on_component=_log_component, previews=True, own_upscaler=False)
 
 
 def _log_component(facts: ComponentFacts) -> None:

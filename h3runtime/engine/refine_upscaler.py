@@ -1,9 +1,10 @@
 """The latent upscaler of an engine: judged when the engine loads, read when a request first asks to be refined.
 
-    H3_UPSCALER_PATH              the file it names
-    the embedded video VAE        the upscaler that was trained beside it, where nothing is named: an upscaler belongs
-                                  to the latents of one video VAE
-    neither                       none, and requests that ask to be refined are refused
+    H3_UPSCALER_PATH=file         that file
+    H3_UPSCALER_PATH=embedded     the upscaler that was trained beside the embedded video VAE, and no other one's: an
+                                  upscaler belongs to the latents of one video VAE
+    nothing named                 likewise for a command; none for a server, which offers what its operator configured
+    none                          requests that ask to be refined are refused
 
 Names, shapes, widths and the SHA-256 are judged at the start, so that a wrong file is told then and a request can be
 held to the file that it was admitted with; the weights come with the first refined request and stay. Most servers never
@@ -46,21 +47,31 @@ PREFIXES = (PREFIX, f"model.{PREFIX}", "model.")
 OnBytes = Callable[[int], None]
 
 
-def upscaler_path(settings: Settings, video_vae: Path, masters: Path = FOLDER) -> Path | None:
-    """The file, if there is one. masters: folder of the embedded model's."""
-    if settings.upscaler_path is not None:
-        return settings.upscaler_path
-    if not (masters / UPSCALER).is_file():
+def upscaler_path(settings: Settings, video_vae: Path, masters: Path = FOLDER, *, own: bool = True) -> Path | None:
+    """The file, if there is one. masters: folder of the embedded model's. own: use it where nothing is named.
+
+    CheckpointError where it is asked for beside another video VAE.
+    """
+    named = settings.upscaler_path
+    if isinstance(named, Path):
+        return named
+    if named is None and not (own and (masters / UPSCALER).is_file()):
         return None
     with CheckpointFile(video_vae) as file:
-        return masters / UPSCALER if is_embedded(file.metadata) else None
+        if is_embedded(file.metadata):
+            return masters / UPSCALER
+    if named is None:
+        return None
+    told = "is not the embedded video VAE, whose latents the embedded upscaler was trained on"
+    raise checkpoint_error(video_vae, [Offence("H3_UPSCALER_PATH", told, "the path of an upscaler, or nothing")])
 
 
 class UpscalerShelf:
-    """Of one engine. facts: None where there is no upscaler. config: its sizes."""
+    """Of one engine. own: use the embedded model's where none is named. facts: None where there is no upscaler. config:
+    its sizes."""
 
-    def __init__(self, settings: Settings, device: torch.device) -> None:
-        self._settings, self._device = settings, device
+    def __init__(self, settings: Settings, device: torch.device, *, own: bool = True) -> None:
+        self._settings, self._device, self._own = settings, device, own
         self._path: Path | None = None
         self._model: LatentUpscaler | None = None
         self.facts: UpscalerFacts | None = None
@@ -71,10 +82,10 @@ class UpscalerShelf:
 
         on_bytes: told of what is hashed, for signs of life.
         """
-        self._path = upscaler_path(self._settings, video_vae)
+        self._path = upscaler_path(self._settings, video_vae, own=self._own)
         if self._path is None:
             return
-        is_own = self._settings.upscaler_path is None
+        is_own = not isinstance(self._settings.upscaler_path, Path)
         with opened(self._path) as file:
             module = on_meta(file, channels)
             digest, warnings = self._digest(file, is_own, on_bytes)

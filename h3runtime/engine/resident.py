@@ -79,7 +79,7 @@ class ResidentEngine:
     `ffmpeg_loglevel` on, from a thread. profile_memory: peaks of every stage, not of sampling alone. warm_up: run the
     warm-up shapes at load; of no use to a process that makes a single clip. on_component: told of each one that is
     loaded. partitions: load the transformers of no others; `load` refuses those that the settings leave out. previews:
-    report a picture of the clip while it is sampled, for whoever shows them.
+    report a picture of the clip while it is sampled, for whoever shows them. own_upscaler: see `refine_upscaler`.
     """
 
     def __init__(
@@ -94,6 +94,7 @@ class ResidentEngine:
         on_component: OnComponent = lambda _: None,
         partitions: Sequence[str] = ALL_PARTITIONS,
         previews: bool = False,
+        own_upscaler: bool = True,
     ) -> None:
         if threads is not None:
             torch.set_num_threads(threads)
@@ -115,7 +116,7 @@ class ResidentEngine:
         self._previews = previews
         self._colours: ColourMap | None = None
         self.adapters = AdapterShelf(settings.lora_dir, settings.lora_cache_bytes, self.device)
-        self.upscaler = UpscalerShelf(settings, self.device)
+        self.upscaler = UpscalerShelf(settings, self.device, own=own_upscaler)
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}

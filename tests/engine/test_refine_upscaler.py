@@ -72,12 +72,16 @@ def test_a_file_that_changes_after_the_start_is_not_used(tmp_path) -> None:
 
 
 def test_an_upscaler_belongs_to_its_video_vae(tmp_path) -> None:
-    """The embedded model's own comes with the embedded VAE, in whatever set, and with no other."""
+    """The embedded model's own comes with the embedded VAE, in whatever set, and with no other; to a server by name."""
     own = embedded_set(default_cache_dir()).video_vae
     assert upscaler_path(Settings(), own) == FOLDER / UPSCALER
     assert upscaler_path(Settings(), tiny_paths()["video_vae_path"]) is None
     assert upscaler_path(Settings(upscaler_path=tmp_path / "x"), own) == tmp_path / "x"
     assert upscaler_path(Settings(), own, masters=tmp_path) is None
+    assert upscaler_path(Settings(), own, own=False) is None
+    assert upscaler_path(Settings(upscaler_path="embedded"), own, own=False) == FOLDER / UPSCALER
+    with pytest.raises(CheckpointError, match="H3_UPSCALER_PATH"):
+        upscaler_path(Settings(upscaler_path="embedded"), tiny_paths()["video_vae_path"], own=False)
     shelf = UpscalerShelf(Settings(), CPU)
     shelf.judge(own, 24)
     assert shelf.facts is not None and shelf.facts.embedded and shelf.take(ANY).config.channels == 32
