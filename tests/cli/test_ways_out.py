@@ -88,7 +88,7 @@ def test_ctrl_c_while_modules_load_shows_no_traceback(tmp_path: Path, delay: flo
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("module", ["h3runtime.cli.watch", "h3runtime.engine.resident"])
+@pytest.mark.parametrize("module", ["h3runtime.cli.generate", "h3runtime.engine.resident"])
 def test_a_signal_in_the_middle_of_an_import_is_not_lost(tmp_path: Path, module: str, number: signal.Signals) -> None:
     """The first while the command is parsed, the second when the request is judged and the scratch folder is there."""
     found = run(*SLOW, folder=tmp_path, before=DROPS.format(module=module, number=int(number)))

@@ -70,7 +70,7 @@ def test_every_length_has_its_frames(engine: ResidentEngine, make_spec: MakeSpec
 def test_a_lost_device_asks_for_a_new_process(
     engine: ResidentEngine, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def lose(*_: object) -> None:
+    def lose(*_: object, **__: object) -> None:
         raise torch.AcceleratorError("CUDA error: unspecified launch failure\nSearch for ... in /usr/local")
 
     monkeypatch.setattr(Sampler, "sample", lose)

@@ -11,6 +11,7 @@ from h3runtime.checkpoint.embedded.masters import UPSCALER
 from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.core import RefinePass
+from h3runtime.engine import create
 from h3runtime.engine.refine_upscaler import UpscalerShelf, upscaler_path
 from h3runtime.errors import CheckpointChanged, CheckpointError
 from h3runtime.settings import Settings, default_cache_dir
@@ -90,3 +91,10 @@ def test_an_upscaler_belongs_to_its_video_vae(tmp_path) -> None:
     assert without.facts is None
     with pytest.raises(CheckpointChanged):
         without.take(ANY)
+
+
+@pytest.mark.parametrize(("named", "has_one"), [(None, False), ("embedded", True)])
+def test_a_server_has_the_upscaler_that_its_operator_named(tmp_path, named: str | None, has_one: bool) -> None:
+    engine = create(Settings(device="cpu", data_dir=tmp_path, upscaler_path=named), threads=1)
+    engine.upscaler.judge(embedded_set(default_cache_dir()).video_vae, 24)
+    assert (engine.upscaler.facts is not None) == has_one
