@@ -118,7 +118,7 @@ def test_a_sample_brings_its_reference(nano: Site) -> None:
         picture = spec.references[0].picture
         assert picture is not None
         drawn = sent_picture(picture.path)
-    assert abs(drawn - portrait("red", "ball", 192, 192).numpy()).mean() < 1
+    assert abs(drawn - portrait("red", "ball", 64, 64).numpy()).mean() < 1
     nano.ends("succeeded")
 
 

@@ -6,6 +6,8 @@ const SHAPE = { width: 192, height: 192, frames: 39 };
 /** Where the floor begins, and how much of its light the wall above it has. */
 const FLOOR_LINE = 0.8;
 const WALL = 0.4;
+/** Pixels of a reference picture: the size that the model was trained on. */
+const PORTRAIT = { width: 64, height: 64 };
 const RED = [225, 45, 45];
 const BLUE_FLOOR = [40, 70, 150];
 
@@ -15,8 +17,8 @@ export const SAMPLES = [
   { label: "Rising ring", prompt: "a yellow ring rising on the left on a grey floor, with a bright tone" },
   { label: "In silence", prompt: "a purple triangle growing on a green floor, in silence" },
   { label: "Two at once", prompt: "an orange ring growing and a white box bouncing on a red floor" },
-  { label: "From a first frame", prompt: "a red ball moving left on a blue floor", task: "i2va", picture: { name: "first-frame.png", draw: drawScene } },
-  { label: "From a reference", prompt: "the object in <Picture 1> bouncing on a blue floor", task: "ref2va", picture: { name: "red-ball.png", draw: drawPortrait } },
+  { label: "From a first frame", prompt: "a red ball moving left on a blue floor", task: "i2va", picture: { name: "first-frame.png", draw: drawScene, ...SHAPE } },
+  { label: "From a reference", prompt: "the object in <Picture 1> bouncing on a blue floor", task: "ref2va", picture: { name: "red-ball.png", draw: drawPortrait, ...PORTRAIT } },
 ];
 
 /** The place for them; offer(ready, composer) shows them where the loaded model is theirs. */
@@ -45,9 +47,9 @@ async function use({ prompt, task = "t2va", picture }, composer) {
   composer.focus();
 }
 
-async function pictureFile({ name, draw }) {
-  const canvas = el("canvas", { width: SHAPE.width, height: SHAPE.height });
-  draw(canvas.getContext("2d"), SHAPE.width, SHAPE.height);
+async function pictureFile({ name, draw, width, height }) {
+  const canvas = el("canvas", { width, height });
+  draw(canvas.getContext("2d"), width, height);
   const data = await new Promise((resolve) => canvas.toBlob(resolve, "image/png"));
   return new File([data], name, { type: "image/png" });
 }
