@@ -72,8 +72,10 @@ def test_memory_does_not_follow_the_length_of_a_reference(engine, make_spec, lon
     # The pieces that are encoded, read meanwhile, and on their way from one to the other. What the short clip took is
     # in the process' hands already, so that it isn't in both figures.
     ahead = 3 * CHUNK_FRAMES * FRAME_BYTES
+    # What is resident is counted in pages: FFmpeg's threads hold frames of their own, and each thread a heap.
+    decoders = 16 * FRAME_BYTES
     held = (LONG - SHORT) * FRAME_BYTES
-    assert growth(LONG) - growth(SHORT) < samples + ahead < held / 3
+    assert growth(LONG) - growth(SHORT) < samples + ahead + decoders < held / 3
 
 
 @pytest.mark.usefixtures("quick")
