@@ -1,10 +1,10 @@
 """What lies between a block's products, every family of producers beside the definition: `elementwise.py`.
 
-Times norm + modulation, norm + rotation of q and k, SwiGLU, the gated residual, and where the device multiplies FP8 the
-two that end in FP8 rows (the definition's figure there is the producer and `quant.fp8.quantize_rows` after it). Inputs
-are random normal BF16 in the shapes and strides of the model; runs are interleaved. Prints a table and, with
-`--output`, writes JSON. Does not judge: nothing is timed before it was compared, and what differs by more than the
-family may (bit for bit; a norm by one ulp in a thousandth of the elements) is an error.
+Times norm + modulation, norm + rotation of q and k, SwiGLU, the gated residual, alone and with the norm after it, and
+what ends in FP8 rows (the definition's figure there is the producer and `quant.fp8.quantize_rows` after it). Inputs are
+random normal BF16 in the shapes and strides of the model; runs are interleaved. Prints a table and, with `--output`,
+writes JSON. Does not judge: nothing is timed before it was compared, and what differs by more than the family may (bit
+for bit; a norm by one ulp in a thousandth of the elements) is an error.
 
     ms       median of the runs, on the device's own clock where it has one; the least and the most beside it
     GB/s     bytes that have to move at least (each input read once, each result written once) over the median
@@ -186,15 +186,36 @@ def _add_gated(family: Producers, given: Inputs) -> torch.Tensor:
     return family.add_gated_(given.x, given.update, given.table.chunk(VECTORS, -1)[2], given.rows)
 
 
+def _gate_and_norm(family: Producers, given: Inputs, *, codes: bool = False) -> torch.Tensor:
+    shift, scale, gate = given.table.chunk(VECTORS, -1)[:3]
+    made = family.add_gated_norm_modulate(
+        given.x, given.update, gate, given.weight, shift, scale, given.rows, codes=codes
+    )
+    return _bits(made)
+
+
+def _encode(family: Producers, given: Inputs) -> torch.Tensor:
+    return _bits(family.encode(given.qkv[:, 0].flatten(1)))
+
+
 OPERATIONS: Final = (
     Operation("norm + modulation", None, _norm_modulate, lambda s: 4 * s.rows * s.width, False),
     Operation("norm + RoPE of q, k", "qkv", _norm_rotate, lambda s: 8 * s.rows * s.heads * s.head_dim, False),
     Operation("SwiGLU", "wide", _swiglu, lambda s: 6 * s.rows * s.ffn, True),
     Operation("gated residual", "x", _add_gated, lambda s: 6 * s.rows * s.width, True),
+    Operation("gated residual, norm + modulation", "x", _gate_and_norm, lambda s: 8 * s.rows * s.width, False),
     Operation(
         "norm + modulation, FP8", None, partial(_norm_modulate, codes=True), lambda s: 3 * s.rows * s.width, False
     ),
     Operation("SwiGLU, FP8", "wide", partial(_swiglu, codes=True), lambda s: 5 * s.rows * s.ffn, True),
+    Operation(
+        "gated residual, norm + modulation, FP8",
+        "x",
+        partial(_gate_and_norm, codes=True),
+        lambda s: 7 * s.rows * s.width,
+        False,
+    ),
+    Operation("attention's result in FP8", None, _encode, lambda s: 3 * s.rows * s.heads * s.head_dim, True),
 )
 
 

@@ -5,7 +5,8 @@ what is timed is the block that runs otherwise. Computes nothing itself. Fed by 
 
     qkv, output, fc1, fc2   the linears, with whatever their backend does around its product
     rope_rms                norm and rotation of q and k           attention   the backend's call, quantisation included
-    activation              SwiGLU                                 modulation_gating   norms, modulation, gates
+    activation              SwiGLU                                 modulation_gating   norms, modulation, gates,
+                            and FP8 codes that no other producer ends in
     total                   the whole block, launches and gaps included
 """
 
@@ -139,6 +140,28 @@ class TimedProducers:
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
         with self.watch.part("modulation_gating"):
             return self.own.add_gated_(x, update, gate, rows)
+
+    def add_gated_norm_modulate(
+        self,
+        x: torch.Tensor,
+        update: torch.Tensor,
+        gate: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
+        with self.watch.part("modulation_gating"):
+            return self.own.add_gated_norm_modulate(x, update, gate, norm, shift, scale, rows, codes=codes)
+
+    def encode(self, x: torch.Tensor) -> Activation:
+        with self.watch.part("modulation_gating"):
+            return self.own.encode(x)
+
+    def held_for(self, rows: TableRows, x: torch.Tensor) -> object:
+        return self.own.held_for(rows, x)
 
 
 def time_block(

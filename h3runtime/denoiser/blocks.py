@@ -52,6 +52,12 @@ class AttentionCall:
     block: int = 0
 
 
+def read_by(linear: nn.Module, x: Activation, producers: Producers) -> Activation:
+    """x as `linear` reads it: in codes, where it would round all of x by itself and a producer does so in one pass."""
+    encodes = producers.gives_codes and isinstance(x, torch.Tensor) and reads_codes(linear)
+    return producers.encode(x) if encodes and isinstance(x, torch.Tensor) else x
+
+
 class RmsNorm(nn.Module):
     """x / sqrt(mean(x^2) + eps) * weight over the last dim, inside fp32, out in x's dtype (dit-contract §4.2).
 
@@ -88,12 +94,12 @@ class Attention(nn.Module):
 
     def forward(self, x: Activation, call: AttentionCall) -> torch.Tensor:
         """[S, hidden] -> [S, hidden]."""
-        qkv = self.qkv_proj(x).unflatten(-1, (3, self.heads, self.head_dim))
+        qkv = self.qkv_proj(read_by(self.qkv_proj, x, call.producers)).unflatten(-1, (3, self.heads, self.head_dim))
         call.producers.norm_rotate_(qkv, self.q_norm.held, self.k_norm.held, call.rotary)
         q, k, v = qkv.unsqueeze(0).unbind(2)
         place = Place(call.block, partial(self._gate, x) if isinstance(x, torch.Tensor) and self.gated else None)
         out = attend_at(call.backend, q, k, v, layout=call.layout, step=call.step, place=place)
-        projected: torch.Tensor = self.out_proj(out[0].flatten(1))
+        projected: torch.Tensor = self.out_proj(read_by(self.out_proj, out[0].flatten(1), call.producers))
         return projected
 
     @property
@@ -137,7 +143,8 @@ class Mlp(nn.Module):
 
     def _rows(self, x: Activation, producers: Producers) -> torch.Tensor:
         codes = producers.gives_codes and reads_codes(self.fc2)
-        projected: torch.Tensor = self.fc2(producers.swiglu(self.fc1(x), codes=codes))
+        y = self.fc1(read_by(self.fc1, x, producers))
+        projected: torch.Tensor = self.fc2(producers.swiglu(y, codes=codes))
         return projected
 
 
@@ -158,7 +165,7 @@ class Block(nn.Module):
         made = call.producers
         codes = made.gives_codes and reads_codes(self.attn.qkv_proj) and not self.attn.gated
         x = made.norm_modulate(h, self.norm1.held, shift1, scale1, rows, codes=codes)
-        made.add_gated_(h, self.attn(x, call), gate1, rows)
+        y = self.attn(x, call)
         codes = made.gives_codes and self.mlp.chunks == 1 and reads_codes(self.mlp.fc1)
-        x = made.norm_modulate(h, self.norm2.held, shift2, scale2, rows, codes=codes)
+        x = made.add_gated_norm_modulate(h, y, gate1, self.norm2.held, shift2, scale2, rows, codes=codes)
         return made.add_gated_(h, self.mlp(x, made), gate2, rows)

@@ -40,21 +40,32 @@ def norm_modulate_kernel(
     shift,
     scale,
     index,
+    update,
+    gate,
     x_stride,
+    update_stride,
     table_stride,
     width,
     eps,
     NORM: tl.constexpr,
     MODULATE: tl.constexpr,
+    RESIDUAL: tl.constexpr,
     FP8: tl.constexpr,
     BLOCK: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
+    """RESIDUAL: x becomes x + update*gate first, as `add_gated_kernel` makes it, and is what the norm reads."""
     row = tl.program_id(0).to(tl.int64)
     at = tl.arange(0, BLOCK)
     inside = at < width
     dtype: tl.constexpr = x.dtype.element_ty
-    y = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
+    here = x + row * x_stride + at
+    y = tl.load(here, mask=inside, other=0.0).to(tl.float32)
+    if RESIDUAL:
+        u = tl.load(update + row * update_stride + at, mask=inside, other=0.0).to(tl.float32)
+        g = tl.load(gate + tl.load(index + row).to(tl.int64) * table_stride + at, mask=inside, other=0.0)
+        y = rounded(tl.fma(u, g.to(tl.float32), y), dtype, INTERPRETED)
+        tl.store(here, y.to(dtype), mask=inside)
     if NORM:
         mean = tl.div_rn(tl.sum(y * y, 0), width.to(tl.float32))
         w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)

@@ -7,6 +7,7 @@ does). S packed rows, N rows of a modulation table; x, tables and weights of one
     norm_rotate_    [S, 3, H, D]  q and k in place               4*S*H*D
     swiglu_         [S, 2*F]      gate half in place             3*S*F
     add_gated_      [S, W]        x in place                     3*S*W
+    add_gated_norm_modulate  both in one pass: x in place and [S, W]         4*S*W
     *_fp8           the same, out as E4M3 codes [S, W] and fp32 scales [S]: code * scale = value
 
 Each step of a fused kernel can be had alone (`norm`, `modulate`, `quantize_rows`, `norm_only_`,
@@ -47,6 +48,14 @@ class Modulation:
     index: torch.Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class Residual:
+    """update [S, W], gate [N, W], unit stride inside a row; gate's rows as far apart as those of the modulation."""
+
+    update: torch.Tensor
+    gate: torch.Tensor
+
+
 def norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm over the last dim of x [S, W]; weight [W]."""
     return _row_kernel(x, weight, eps, None)
@@ -63,6 +72,23 @@ def norm_modulate(x: torch.Tensor, weight: torch.Tensor, eps: float, by: Modulat
 
 def norm_modulate_fp8(x: torch.Tensor, weight: torch.Tensor, eps: float, by: Modulation) -> Fp8Rows:
     return _fp8_row_kernel(x, weight, eps, by)
+
+
+def add_gated_norm_modulate(
+    x: torch.Tensor, residual: Residual, weight: torch.Tensor, eps: float, by: Modulation
+) -> torch.Tensor:
+    """x += update*gate[index], in place; what `norm_modulate` makes of it is returned."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _launch_rows(x, weight, eps, by, out, None, residual)
+    return out
+
+
+def add_gated_norm_modulate_fp8(
+    x: torch.Tensor, residual: Residual, weight: torch.Tensor, eps: float, by: Modulation
+) -> Fp8Rows:
+    made = _fp8_rows(x.shape[0], x.shape[1], x.device)
+    _launch_rows(x, weight, eps, by, x, made, residual)
+    return made
 
 
 def quantize_rows(x: torch.Tensor) -> Fp8Rows:
@@ -161,10 +187,14 @@ def _launch_rows(
     by: Modulation | None,
     out: torch.Tensor,
     fp8: Fp8Rows | None,
+    residual: Residual | None = None,
 ) -> None:
     """Arguments that a switch turns off are x, which is never read in their place."""
     rows, width = x.shape
     assert x.stride(1) == 1 and (weight is None or weight.shape == (width,))
+    if residual is not None:
+        assert by is not None and residual.update.shape == x.shape and residual.update.stride(1) == 1
+        assert residual.gate.shape == by.shift.shape and residual.gate.stride() == by.shift.stride()
     if by is not None:
         assert by.shift.shape == by.scale.shape == (by.shift.shape[0], width) and by.index.shape == (rows,)
         assert by.shift.stride() == by.scale.stride() and by.shift.stride(1) == 1
@@ -180,12 +210,16 @@ def _launch_rows(
         x if by is None else by.shift,
         x if by is None else by.scale,
         x if by is None else by.index,
+        x if residual is None else residual.update,
+        x if residual is None else residual.gate,
         x.stride(0),
+        0 if residual is None else residual.update.stride(0),
         0 if by is None else by.shift.stride(0),
         width,
         eps,
         NORM=weight is not None,
         MODULATE=by is not None,
+        RESIDUAL=residual is not None,
         FP8=fp8 is not None,
         BLOCK=block,
         num_warps=_warps(block),

@@ -18,6 +18,7 @@ from h3runtime.backends.fused.triton import HELD, TritonProducers
 from h3runtime.backends.linear.adapted import AdaptedLinear
 from h3runtime.backends.linear.base import BackendLinear, install
 from h3runtime.backends.linear.fp8 import Fp8Linear, reads_codes
+from h3runtime.denoiser.blocks import chunk_rows
 from h3runtime.denoiser.dit import Dit
 from h3runtime.denoiser.timeline import RowMap
 from h3runtime.errors import BackendUnavailable, InvalidRequest
@@ -103,6 +104,25 @@ def test_modulation_and_gates_are_the_definition_bit_for_bit(dtype: torch.dtype,
     assert same_bits(gated, torch.addcmul(x, update, gate[at]))
 
 
+@pytest.mark.parametrize("codes", [False, True])
+def test_a_gate_with_the_norm_after_it_is_the_two_bit_for_bit(codes: bool) -> None:
+    x, update = random(9, 33), random(9, 33, seed=1)
+    shift, scale, gate = random(4, 99, seed=2).chunk(3, -1)
+    rows, norm = RowMap(((0, 2, 3), (2, 9, 0))), weight(33, torch.bfloat16)
+    for family in (TORCH, FAST):
+        added, once = x.clone(), x.clone()
+        wanted = family.norm_modulate(
+            family.add_gated_(added, update, gate, rows), norm, shift, scale, rows, codes=codes
+        )
+        got = family.add_gated_norm_modulate(once, update, gate, norm, shift, scale, rows, codes=codes)
+        assert same_bits(once, added)
+        if isinstance(got, torch.Tensor) and isinstance(wanted, torch.Tensor):
+            assert not codes and same_bits(got, wanted)
+        else:
+            assert torch.equal(got.codes.view(torch.uint8), wanted.codes.view(torch.uint8))
+            assert torch.equal(got.scale, wanted.scale)
+
+
 def test_swiglu_rounds_twice() -> None:
     x = random(7, 40, scale=3.0)
     gate, value = x.clone().chunk(2, -1)
@@ -139,6 +159,10 @@ class Coding(TorchProducers):
         self.handed += ["activated"] * codes
         return super().swiglu(x, codes=codes)
 
+    def encode(self, x: torch.Tensor) -> Activation:
+        self.handed.append("encoded")
+        return super().encode(x)
+
 
 def forward(model: Dit, family: TorchProducers) -> torch.Tensor:
     packed, model.producers = tiny.layout(), family
@@ -160,9 +184,11 @@ def fp8_model(chunks: int = 1) -> Dit:
 def test_a_linear_that_is_handed_codes_gives_what_it_gives_of_its_own(chunks: int) -> None:
     model, coding = fp8_model(chunks), Coding()
     assert same_bits(forward(model, coding), forward(model, TORCH))
-    # fc1 of a chunked MLP takes rows, of which there are codes only as a whole.
-    assert set(coding.handed) == {"modulated", "activated"}
+    # fc1 of a chunked MLP takes rows, which are encoded by themselves; the attention's result always is.
+    assert set(coding.handed) == {"modulated", "activated", "encoded"}
     assert coding.handed.count("modulated") == (4 if chunks == 1 else 2)
+    pieces = -(-tiny.layout().rows // chunk_rows(tiny.layout().rows, chunks))
+    assert coding.handed.count("encoded") == (2 if chunks == 1 else 2 + 2 * pieces)
 
 
 def test_codes_are_handed_to_nobody_who_also_reads_what_they_stand_for() -> None:

@@ -34,6 +34,7 @@ def main() -> None:
             producing.check_norm_rotate(given)
             producing.check_swiglu(given, exact=False)
             producing.check_gates(given)
+            producing.check_gate_and_norm(given)
             producing.check_fp8(given)
     print("producers: right in the interpreter")
     for shape in SHAPES:

@@ -113,6 +113,9 @@ def check_fp8(given: Inputs) -> None:
     own = in_codes(fused.norm_modulate(given.x, given.weight, shift, scale, rows))
     assert torch.equal(handed.scale, own.scale)
     assert torch.equal(handed.codes.view(torch.uint8), own.codes.view(torch.uint8))
+    encoded, own = fused.encode(given.update), in_codes(given.update)
+    assert torch.equal(encoded.scale, own.scale)
+    assert torch.equal(encoded.codes.view(torch.uint8), own.codes.view(torch.uint8))
     product = producers.swiglu_(given.x.clone())
     assert_same_rows(producers.swiglu_fp8(given.x), producers.quantize_rows(product))
 
@@ -181,3 +184,20 @@ def check_gates(given: Inputs) -> None:
         x = given.x.clone()
         assert TritonProducers().add_gated_(x, given.update, gate, rows) is x
         assert torch.equal(x, wanted) if x.dtype == torch.bfloat16 else assert_near(x, wanted) == 0
+
+
+def check_gate_and_norm(given: Inputs) -> None:
+    """The residual and the norm in one pass are the two kernels one after the other, bit for bit, rows and codes."""
+    fused = TritonProducers()
+    shift, scale, gate = given.table.chunk(3, -1)
+    for rows in given.maps:
+        x, added = given.x.clone(), given.x.clone()
+        fused.add_gated_(added, given.update, gate, rows)
+        wanted = fused.norm_modulate(added, given.weight, shift, scale, rows)
+        got = fused.add_gated_norm_modulate(x, given.update, gate, given.weight, shift, scale, rows)
+        assert torch.equal(x, added) and torch.equal(got, wanted)
+        x = given.x.clone()
+        handed = fused.add_gated_norm_modulate(x, given.update, gate, given.weight, shift, scale, rows, codes=True)
+        own = fused.norm_modulate(added, given.weight, shift, scale, rows, codes=True)
+        assert torch.equal(x, added) and torch.equal(handed.scale, own.scale)
+        assert torch.equal(handed.codes.view(torch.uint8), own.codes.view(torch.uint8))

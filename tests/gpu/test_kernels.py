@@ -54,6 +54,7 @@ def test_the_producers_are_the_definition(
     note(f"norms differ by an ulp in {norm:.1e} and {heads:.1e} of the elements")
     producing.check_swiglu(given, exact=dtype == torch.bfloat16)
     producing.check_gates(given)
+    producing.check_gate_and_norm(given)
     producing.check_fp8(given)
 
 

@@ -9,6 +9,9 @@ knows nothing of devices or kernels; weights and tables are handed in, so a fami
     norm_rotate_    q and k: norm per head, then rotation       in place in the projection's output (§3.1, §4.3)
     swiglu          silu(gate) * value                          two roundings (§4.4)
     add_gated_      x + update * gate                           rounded once (§4.2)
+    encode          E4M3 codes and a scale a row                the linear's own rule (`quant.fp8.quantize_rows`)
+
+    add_gated_norm_modulate is add_gated_ and then norm_modulate of what it made, so that x is read once.
 """
 
 from __future__ import annotations
@@ -114,4 +117,28 @@ class Producers(Protocol):
 
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
         """x [S, hidden], in place and returned; gate [N, hidden] read by `rows`."""
+        ...
+
+    def add_gated_norm_modulate(
+        self,
+        x: torch.Tensor,
+        update: torch.Tensor,
+        gate: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
+        """`add_gated_` on x, in place, and `norm_modulate` of it, bit for bit the two one after the other."""
+        ...
+
+    def encode(self, x: torch.Tensor) -> Activation:
+        """x [S, K] as a linear that rounds its input by rows reads it; of use where `gives_codes`."""
+        ...
+
+    def held_for(self, rows: TableRows, x: torch.Tensor) -> object:
+        """What calls with `rows` read on the device that no argument of theirs holds, for x [S, hidden]: whoever
+        records calls and repeats them keeps it alive. None: nothing."""
         ...

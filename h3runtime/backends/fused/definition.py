@@ -68,6 +68,26 @@ class TorchProducers:
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
         return add_gated_(x, update, gate, rows)
 
+    def add_gated_norm_modulate(
+        self,
+        x: torch.Tensor,
+        update: torch.Tensor,
+        gate: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
+        return self.norm_modulate(self.add_gated_(x, update, gate, rows), norm, shift, scale, rows, codes=codes)
+
+    def encode(self, x: torch.Tensor) -> Activation:
+        return in_codes(x)
+
+    def held_for(self, rows: TableRows, x: torch.Tensor) -> object:  # noqa: ARG002
+        return None
+
 
 DEFINITION: Final[Producers] = TorchProducers()
 """Holds nothing; what a block uses unless it is told otherwise."""

@@ -88,6 +88,36 @@ class TritonProducers:
 
         return producers.add_gated_(x, update, gate, self._index(rows, x))
 
+    def add_gated_norm_modulate(
+        self,
+        x: torch.Tensor,
+        update: torch.Tensor,
+        gate: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
+        from h3_kernels import producers
+
+        by, weight = producers.Modulation(shift, scale, self._index(rows, x)), norm.weight.to(x.dtype)
+        residual = producers.Residual(update, gate)
+        if not codes:
+            return producers.add_gated_norm_modulate(x, residual, weight, norm.eps, by)
+        made = producers.add_gated_norm_modulate_fp8(x, residual, weight, norm.eps, by)
+        return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
+
+    def encode(self, x: torch.Tensor) -> Activation:
+        from h3_kernels import producers
+
+        made = producers.quantize_rows(x)
+        return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
+
+    def held_for(self, rows: TableRows, x: torch.Tensor) -> object:
+        return self._index(rows, x)
+
     def _index(self, rows: TableRows, x: torch.Tensor) -> torch.Tensor:
         """Table row of each row of x, int [S], made once for a sequence and without waiting for the device."""
         if rows.index is not None:

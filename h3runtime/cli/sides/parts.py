@@ -231,6 +231,27 @@ class WatchedProducers:
         self.watch.see(next(self._gates), added)
         return added
 
+    def add_gated_norm_modulate(
+        self,
+        x: torch.Tensor,
+        update: torch.Tensor,
+        gate: torch.Tensor,
+        norm: NormWeight,
+        shift: torch.Tensor,
+        scale: torch.Tensor,
+        rows: TableRows,
+        *,
+        codes: bool = False,
+    ) -> Activation:
+        """One after the other, so that both are seen."""
+        return self.norm_modulate(self.add_gated_(x, update, gate, rows), norm, shift, scale, rows, codes=codes)
+
+    def encode(self, x: torch.Tensor) -> Activation:
+        return self.own.encode(x)
+
+    def held_for(self, rows: TableRows, x: torch.Tensor) -> object:
+        return self.own.held_for(rows, x)
+
     def _seen(self, part: str, made: Activation) -> Activation:
         assert isinstance(made, torch.Tensor), "codes were not asked for"
         self.watch.see(part, made)
