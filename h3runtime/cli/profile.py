@@ -17,6 +17,7 @@ from h3runtime.packing.geometry import is_legal_frames
 from h3runtime.settings import ATTENTION_ONLY, PARTITION_PATHS, Settings, add_flags, resolve
 
 if TYPE_CHECKING:
+    from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
     from h3runtime.engine.block_profile import Shape
 
 READ = frozenset({"qkv_order", "device", "linear", "fused", "mlp_chunks"}) | ATTENTION_ONLY
@@ -37,7 +38,8 @@ TITLES: Final[Mapping[str, str]] = {
 DESCRIPTION = """\
 Time blocks of a transformer on made-up numbers: QKV, RoPE/RMS, the attention kernel, the output projection, fc1, the
 activation, fc2, modulation and gating, and the whole block. Milliseconds by the device's own clock, the median of the
-runs, with the least and the most. PATH is a transformer's checkpoint; without it, the embedded model's."""
+runs, with the least and the most. PATH is a transformer's checkpoint; without it, the embedded model's. With --made-up
+no file is read: those blocks of a transformer of the published sizes get random BF16 weights on the device."""
 
 
 def add_parser(commands: Any) -> None:
@@ -47,6 +49,9 @@ def add_parser(commands: Any) -> None:
         "block", help="the parts of a transformer's blocks", description=DESCRIPTION
     )
     block.add_argument("checkpoint", type=Path, nargs="?", metavar="PATH", help="A .safetensors file or a folder.")
+    block.add_argument(
+        "--made-up", action="store_true", help="The published sizes with random weights, in place of a PATH."
+    )
     block.add_argument(
         "--blocks", default="", metavar="N,N,..", help="Which, from 0. Default: the first, the middle, the last."
     )
@@ -73,8 +78,8 @@ def run(arguments: argparse.Namespace) -> int:
         with stopping.loading():
             from h3runtime.engine.block_profile import profile
         shape = _shape(arguments, settings)
-        path = arguments.checkpoint or _embedded(settings)
-        report = profile(path.absolute(), settings, shape, blocks, arguments.runs, engine_threads())
+        source = _source(arguments, settings)
+        report = profile(source, settings, shape, blocks, arguments.runs, engine_threads())
     if arguments.output is not None:
         write_report(arguments.output, report, overwrite=arguments.overwrite)
     if arguments.json:
@@ -101,6 +106,17 @@ def table(report: Mapping[str, Any]) -> str:
 
 def _cell(part: Mapping[str, float]) -> str:
     return f"{part['ms']:.3f} ({part['least_ms']:.3f}, {part['most_ms']:.3f}) {part['share']:5.1%}"
+
+
+def _source(arguments: argparse.Namespace, settings: Settings) -> Path | TransformerSizes:
+    path: Path | None = arguments.checkpoint
+    if not arguments.made_up:
+        return (path or _embedded(settings)).absolute()
+    if path is not None:
+        raise invalid([Offence("made-up", f"{path} is a checkpoint", "a PATH, or --made-up")])
+    from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
+
+    return TransformerSizes()
 
 
 def _embedded(settings: Settings) -> Path:

@@ -1,8 +1,8 @@
 """A transformer's blocks timed one by one, on numbers that look like a run's: `h3runtime profile block`.
 
-Loads the transformer alone and makes the rest up: a sequence of unit normal numbers in the layout of a clip without
-conditions, modulation near the identity. Blocks are taken in turn within each run, so that a clock that changes meets
-all of them. Does not judge. Fed by the command line.
+Loads the transformer alone, or makes the blocks that are asked for (`made_network`), and makes the rest up: a sequence
+of unit normal numbers in the layout of a clip without conditions, modulation near the identity. Blocks are taken in
+turn within each run, so that a clock that changes meets all of them. Does not judge. Fed by the command line.
 """
 
 from __future__ import annotations
@@ -16,11 +16,14 @@ from typing import Any, Final
 import numpy as np
 import torch
 
+from h3runtime.backends.attention.base import AttentionBackend
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.select import choose_producers
+from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.select import choose_linear
 from h3runtime.checkpoint.load import load_module
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.block_times import PARTS, Stopwatch, time_block
 from h3runtime.denoiser.blocks import AttentionCall, Block
@@ -31,12 +34,15 @@ from h3runtime.denoiser.timeline import clock, runs
 from h3runtime.engine import components, determinism
 from h3runtime.engine.device import choose_device
 from h3runtime.engine.gates import why_no_gates
+from h3runtime.engine.made_network import made_network, made_weights
 from h3runtime.engine.resident import COMPUTE_DTYPE
 from h3runtime.errors import Offence, invalid
 from h3runtime.packing.geometry import audio_latents, latent_frames, latent_side
 from h3runtime.packing.layout import pack
 from h3runtime.settings import Settings
 
+MADE_UP: Final = "made up"
+"""Stands for the name of a checkpoint."""
 SIGMA, SHIFT, AUDIO_SHIFT = 0.9, 12.0, 3.0
 """A step in the middle of a run: text and video read one timestep, audio another."""
 STEP: Final = 4
@@ -72,10 +78,16 @@ class Profiled:
 
 
 def profile(
-    path: Path, settings: Settings, shape: Shape, blocks: Sequence[int], times: int, threads: int | None = None
+    source: Path | TransformerSizes,
+    settings: Settings,
+    shape: Shape,
+    blocks: Sequence[int],
+    times: int,
+    threads: int | None = None,
 ) -> dict[str, Any]:
     """Milliseconds of each part of each block, median, least and most of `times` runs after one that warms up.
 
+    source: a checkpoint, or sizes of a transformer that is made up: its blocks of random BF16 weights, those asked for.
     blocks: numbers from 0; none: the first, the middle and the last. threads: of PyTorch; None leaves its own choice.
     CheckpointError, InvalidRequest and BackendUnavailable before anything is timed.
     """
@@ -84,11 +96,11 @@ def profile(
     determinism.pin()
     with torch.no_grad():
         layout = shape.layout()
-        ready = _prepared(path, settings, layout)
+        ready = _prepared(source, settings, layout, blocks)
         blocks = _numbers(blocks, len(ready.network.blocks))
         taken = _timed(ready, layout, blocks, times)
     return {
-        "checkpoint": path.name,
+        "checkpoint": source.name if isinstance(source, Path) else MADE_UP,
         "device": ready.device_name,
         "width": shape.width,
         "height": shape.height,
@@ -101,23 +113,51 @@ def profile(
     }
 
 
-def _prepared(path: Path, settings: Settings, layout: PackedLayout) -> Profiled:
+def _prepared(
+    source: Path | TransformerSizes, settings: Settings, layout: PackedLayout, blocks: Sequence[int]
+) -> Profiled:
     place = choose_device(settings.device)
     linear, _ = choose_linear(settings.linear, place.device)
     producers, _ = choose_producers(settings.fused, place.device)
     attentions = Attentions(place.device, AttentionOptions.of(settings))
+    if isinstance(source, Path):
+        network, attention = _loaded(source, settings, linear, attentions, place.device)
+    else:
+        network, attention = _made(source, settings, linear, attentions, place.device, blocks)
+    rotary = producers.rotary(*network.rope(layout.position_ids, network.dtype))
+    call = AttentionCall(attention, layout, STEP, producers, rotary)
+    chosen = {"attention": attention.name, "linear": linear.name, "fused": producers.name}
+    return Profiled(network, call, chosen, place.device, place.name)
+
+
+def _loaded(
+    path: Path, settings: Settings, linear: LinearBackend[Any], attentions: Attentions, device: torch.device
+) -> tuple[Dit, AttentionBackend]:
+    """What the settings choose is chosen before weights are read."""
     part = components.transformer(path, settings, COMPUTE_DTYPE)
     with part.open() as file:
         network = part.on_meta(file)
         assert isinstance(network, Dit)
         attentions.fit({network.config.head_dim}, why_no_gates([network]))
         attention, _ = attentions.choose(settings.attention)
-        load_module(network, file, linear=linear, device=place.device, rule=part.rule)
-    network.eval().requires_grad_(False)
-    rotary = producers.rotary(*network.rope(layout.position_ids, network.dtype))
-    call = AttentionCall(attention, layout, STEP, producers, rotary)
-    chosen = {"attention": attention.name, "linear": linear.name, "fused": producers.name}
-    return Profiled(network, call, chosen, place.device, place.name)
+        load_module(network, file, linear=linear, device=device, rule=part.rule)
+    return network.eval().requires_grad_(False), attention
+
+
+def _made(
+    sizes: TransformerSizes,
+    settings: Settings,
+    linear: LinearBackend[Any],
+    attentions: Attentions,
+    device: torch.device,
+    blocks: Sequence[int],
+) -> tuple[Dit, AttentionBackend]:
+    weights = made_weights(sizes, device, blocks=_numbers(blocks, sizes.layers))
+    network = made_network(
+        sizes, weights, linear=linear, device=device, dtype=COMPUTE_DTYPE, mlp_chunks=settings.mlp_chunks
+    )
+    attentions.fit({network.config.head_dim}, why_no_gates([network]))
+    return network, attentions.choose(settings.attention)[0]
 
 
 def _timed(

@@ -9,13 +9,20 @@ import pytest
 import torch
 
 from h3runtime.__main__ import main
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.cli.profile import TITLES, table
 from h3runtime.denoiser.block_times import PARTS, Stopwatch, time_block
 from h3runtime.denoiser.blocks import AttentionCall
+from h3runtime.engine.block_profile import Shape
+from h3runtime.engine.block_profile import profile as profiled
+from h3runtime.errors import InvalidRequest
+from h3runtime.settings import resolve
 from tests.denoiser import tiny
 from tests.tiny_set import tiny_paths
 
 SMALL = ("--width", "64", "--height", "64", "--frames", "5", "--text-rows", "7", "--runs", "2", "--device", "cpu")
+MADE = TransformerSizes(hidden=64, heads=2, head_dim=32, ffn=96, text_dim=48, rope_freqs=4)
+"""As deep as the published model."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +59,22 @@ def test_the_table_has_a_line_for_each_part(capsys: pytest.CaptureFixture[str]) 
     assert columns.split() == ["block", "0", "block", "1", "block", "2"] and len(lines) == len(PARTS) == 9
     assert [line.startswith(title) for line, title in zip(lines, TITLES.values(), strict=True)] == [True] * 9
     assert lines[-1].endswith("100.0%")
+
+
+def test_blocks_of_a_transformer_that_is_made_up() -> None:
+    """As large as published they'd take seconds: here small ones, asked for as the command asks."""
+    settings = resolve({"device": "cpu", "linear": "fp8"}, None)
+    report = profiled(MADE, settings, Shape(64, 64, 5, 7), (), 1)
+    assert report["checkpoint"] == "made up" and report["linear"] == "fp8" and report["packed_rows"] == 31
+    assert [found["block"] for found in report["blocks"]] == [0, 24, 49]
+    assert all(tuple(found["parts"]) == PARTS for found in report["blocks"])
+    with pytest.raises(InvalidRequest, match="no block 50: the model has 50"):
+        profiled(MADE, settings, Shape(64, 64, 5, 7), (50,), 1)
+
+
+def test_a_checkpoint_is_not_made_up(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    code, _, err = profile(capsys, tmp_path / "x.safetensors", *SMALL, "--made-up")
+    assert code == 1 and "made-up: " in err and "is a checkpoint" in err
 
 
 @pytest.mark.parametrize(
