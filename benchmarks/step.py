@@ -1,0 +1,423 @@
+"""One forward of the whole transformer, lane beside lane and peer: `step.py [--workload W] [--peer diffusers] [...]`.
+
+The published 50 blocks (`--sizes small`: a look without a GPU) with random weights made on the device, on a contract's
+sequence, at one sigma. In every round each lane and each peer runs once, in another order, so that all share what the
+machine does meanwhile. Nothing is timed before its first blocks were run and gave numbers. Prints tables and writes
+JSON with `--output`, again after every round. Does not judge.
+
+    lanes        exact, high (`step_lanes`), or one of `--attention X --linear Y --producers Z`
+    diffusers    with `--peer`: its model on the same weights (`step_peer`), eager; `--peer-compiled`: compiled too
+    ms           median of the rounds, the least and the most beside it; device clock where there is one
+    ratio        the peer's time over this one's in the same round: median, least and most of the rounds
+    floor        the lane's own kernels, each measured alone afterwards (`step_floor`); above: what a forward takes more
+    ceiling      of a large matrix product measured in the same run: what the work would take at that rate, over ms
+    overhead     1 - busy / wall of a few steps of the sampling loop, and how often its host waited (`step_loop`)
+    error        relative L2 of both velocities against the peer's, or against the first lane's without one
+    growth       with `--scaling W`: one forward there over one here, against the same ratio of the work
+
+    work = 2 S (parameters of the blocks' four linears) + 4 S^2 H D * blocks          (performance.md)
+
+Memory at the published sizes, S = 37,810: BF16 weights 66.3 GB, shared by all; high's codes 19.3; the peer's fc1 15.4;
+a forward 3.5 (ours) to 6 (peer). Together below 110 GB of an H200's 150. Time there: weights and imports 25 s, a round
+5.4 + 3.4 s and 6.3 + 5.7 of the peers, compiling about 40 s, floors 5 s a lane, loops of two steps 18 s: exact, high
+and both peers in three rounds 150 s; without `--peer-compiled` 95 s; `--scaling` 55 s more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+
+from benchmarks.attention import PEERS, ceilings_of
+from benchmarks.contract import Unreadable, contract_names, read_contract
+from benchmarks.script import measured_here, names, positive
+from benchmarks.step_floor import Part, parts_of
+from benchmarks.step_lanes import LANES, SIGMA, Lane, Lanes, Ready, Velocities
+from benchmarks.step_loop import Loop, run_loop
+from benchmarks.step_peer import peer_model, peer_of, peer_weights
+from benchmarks.step_report import Growth, Measured, Work, report_of, table
+from benchmarks.step_times import once
+from benchmarks.step_workload import Workload, workload_of
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
+from h3runtime.cli.report import print_error, say
+from h3runtime.engine import determinism
+from h3runtime.engine.device import choose_device
+from h3runtime.engine.made_network import made_weights
+from h3runtime.errors import H3Error, Offence, invalid
+from h3runtime.observe.cores import engine_threads
+
+SIZES: Final[Mapping[str, TransformerSizes]] = MappingProxyType(
+    {
+        "published": TransformerSizes(curve=None),
+        "small": TransformerSizes(
+            hidden=128,
+            layers=3,
+            refiner_layers=1,
+            heads=2,
+            head_dim=64,
+            ffn=192,
+            text_dim=96,
+            rope_freqs=8,
+            curve=None,
+            sinusoid=32,
+            time_hidden=64,
+            time_dim=48,
+        ),
+    }
+)
+FEW: Final = 2
+"""Blocks that are run before anything is timed."""
+COMPILED: Final = "diffusers, compiled"
+SCALING: Final = "t2va-1344x768-362f"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """steps: of the loop, 0 for none. scaling: another workload, or None. seconds: after which nothing new begins."""
+
+    workload: str
+    sizes: str
+    lanes: tuple[Lane, ...]
+    peer: str | None
+    compiled: bool
+    rounds: int
+    floor: bool
+    steps: int
+    scaling: str | None
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """forward: what is timed; velocities: what its result means. few: velocities with the first blocks alone."""
+
+    name: str
+    forward: Callable[[], Any]
+    velocities: Callable[[Any], Velocities]
+    few: Callable[[int], Velocities]
+
+
+@dataclass(slots=True)
+class Found:
+    """What is known so far, by runner's name."""
+
+    measured: dict[str, Measured] = field(default_factory=dict)
+    faults: dict[str, str] = field(default_factory=dict)
+    floors: dict[str, list[Part]] = field(default_factory=dict)
+    loops: dict[str, Loop] = field(default_factory=dict)
+    growths: list[Growth] = field(default_factory=list)
+    ceilings: dict[str, float] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    try:
+        _require_folder(given.output)
+        report = measure(_asked(given), given.device, partial(_write, given.output))
+    except H3Error as error:
+        print_error(error)
+        return 1
+    except Unreadable as error:
+        say(f"error: {error}")
+        return 1
+    print(table(report))
+    if given.output is not None:
+        say(f"{given.output}: written")
+    return 0 if not report["faults"] else 1
+
+
+@torch.no_grad()
+def measure(asked: Asked, device_name: str, write: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """The report, ready for JSON; `write` gets it as it is after every round and at the end."""
+    determinism.pin()
+    place = choose_device(device_name)
+    if place.device.type == "cpu":
+        torch.set_num_threads(engine_threads())
+    return _Session(asked, place.device, measured_here(place.name, place.device), write).run()
+
+
+class _Session:
+    def __init__(
+        self, asked: Asked, device: torch.device, head: dict[str, Any], write: Callable[[dict[str, Any]], None]
+    ) -> None:
+        self.asked, self.device, self.head, self.write = asked, device, head, write
+        self.began = time.monotonic()
+        self.sizes = SIZES[asked.sizes]
+        self.found = Found()
+        self.lanes: list[Ready] = []
+
+    def run(self) -> dict[str, Any]:
+        self.given = self._workload(self.asked.workload)
+        runners = self._runners()
+        self._tell(f"{self.given.layout.rows} rows, {len(runners)} ready: {self._held()}")
+        self._rounds(self._warmed(runners))
+        runners.clear()
+        self.found.ceilings = ceilings_of(self.device)
+        for phase in (self._floors, self._loops, self._growths):
+            phase()
+            report = self._report()
+            self.write(report)
+        return report
+
+    def _workload(self, name: str) -> Workload:
+        return workload_of(read_contract(name).contract, self.sizes.text_dim, self.device)
+
+    def _runners(self) -> dict[str, Runner]:
+        weights = made_weights(self.sizes, self.device)
+        self._tell(f"weights made: {self._held()}")
+        lanes = Lanes(self.sizes, weights, self.device)
+        runners: dict[str, Runner] = {}
+        for lane in self.asked.lanes:
+            ready = lanes.ready(lane, self.given)
+            self.lanes.append(ready)
+            runners[lane.name] = Runner(lane.name, ready.forward, _same, ready.few)
+            told = f"{ready.attention.name}, {lane.linear}, {ready.network.producers.name}"
+            self._tell(f"{lane.name}: {'; '.join([told, *ready.passed])}")
+        if self.asked.peer is not None:
+            theirs = peer_weights(weights)
+            for name in (self.asked.peer, COMPILED)[: 1 + self.asked.compiled]:
+                runners[name] = self._peer(name, theirs, weights["rope.inv_freq"])
+        return runners
+
+    def _peer(self, name: str, theirs: Mapping[str, torch.Tensor], frequencies: torch.Tensor) -> Runner:
+        model = peer_model(self.sizes, theirs, frequencies)
+        if name == COMPILED:
+            model.compile_repeated_blocks()
+        peer = peer_of(model, self.given, SIGMA)
+
+        def few(blocks: int) -> Velocities:
+            with peer.few(blocks):
+                return peer.velocities(peer.forward())
+
+        return Runner(name, peer.forward, peer.velocities, few)
+
+    def _warmed(self, runners: dict[str, Runner]) -> dict[str, Runner]:
+        """Those whose first blocks give numbers; what is wrong with the others is kept. A lost device ends it all."""
+        wanted: Velocities | None = None
+        for name in sorted(runners, key=lambda name: not name.startswith(PEERS)):
+            began = time.monotonic()
+            made = self._tried(name, partial(runners[name].few, FEW))
+            if made is None:
+                continue
+            wanted = wanted or made
+            took = time.monotonic() - began
+            self._tell(f"{name}: {FEW} blocks differ by {error_of(made, wanted):.2e}, first call {took:.1f} s")
+        return {name: runner for name, runner in runners.items() if name not in self.found.faults}
+
+    def _tried(self, name: str, call: Callable[[], Velocities]) -> Velocities | None:
+        try:
+            made = call()
+            finite = all(bool(torch.isfinite(stream).all()) for stream in made)
+        except torch.AcceleratorError:
+            raise
+        except Exception as fault:
+            told = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0][:200]}"
+        else:
+            if finite:
+                return made
+            told = "gives what is no number"
+        self.found.faults[name] = told
+        self._tell(f"{name}: {told}")
+        return None
+
+    def _rounds(self, runners: dict[str, Runner]) -> None:
+        order = list(runners)
+        made: dict[str, Velocities] = {}
+        for number in range(self.asked.rounds):
+            if number and self._is_late(f"{self.asked.rounds - number} of {self.asked.rounds} rounds"):
+                break
+            turn = number % len(order) if order else 0
+            for name in [*order[turn:], *order[:turn]]:
+                self._timed(runners[name], made)
+            if not number:
+                self._judge(made)
+            times = ", ".join(f"{name} {self.found.measured[name].times[-1]:.1f}" for name in order)
+            self._tell(f"round {number + 1} of {self.asked.rounds}, ms: {times}")
+            self.write(self._report())
+
+    def _timed(self, runner: Runner, made: dict[str, Velocities]) -> None:
+        held: list[Any] = []
+        before = self._reset_peak()
+        took = once(lambda: held.append(runner.forward()), self.device)
+        peak = None if before is None else torch.cuda.max_memory_allocated(self.device) - before
+        made.setdefault(runner.name, runner.velocities(held.pop()))
+        self.found.measured.setdefault(runner.name, Measured()).add(took, peak)
+
+    def _judge(self, made: dict[str, Velocities]) -> None:
+        base = next((name for name in made if name in PEERS), next(iter(made), ""))
+        for name, velocities in made.items():
+            self.found.measured[name].error = error_of(velocities, made[base])
+        self._tell(", ".join(f"{name} differs by {self.found.measured[name].error:.2e}" for name in made))
+
+    def _floors(self) -> None:
+        for lane in self._left("floor") if self.asked.floor else ():
+            self.found.floors[lane.lane.name] = parts_of(lane, self.device)
+            self._tell(f"{lane.lane.name}: parts measured")
+
+    def _loops(self) -> None:
+        for lane in self._left("loop") if self.asked.steps else ():
+            self.found.loops[lane.lane.name] = run_loop(lane, self.asked.steps, self.device)
+            self._tell(f"{lane.lane.name}: loop of {self.asked.steps} steps measured")
+
+    def _growths(self) -> None:
+        if self.asked.scaling is None:
+            return
+        given = self._workload(self.asked.scaling)
+        self._tell(f"{given.name}: {given.layout.rows} rows")
+        for lane in self._left("scaling"):
+            self._free()
+            there = lane.on(given)
+            there.few(1)
+            took = once(there.forward, self.device)
+            works = (Work.of(self.sizes, one.layout.rows) for one in (given, self.given))
+            self.found.growths.append(Growth.of(lane.lane.name, given, took, self.found.measured, *works))
+            self._tell(f"{lane.lane.name}: {took:.0f} ms there")
+
+    def _left(self, phase: str) -> list[Ready]:
+        """Lanes that were timed, as long as there is time for the phase."""
+        able = [lane for lane in self.lanes if lane.lane.name in self.found.measured]
+        return [lane for lane in able if not self._is_late(f"{phase} of {lane.lane.name}")]
+
+    def _is_late(self, what: str) -> bool:
+        late = time.monotonic() - self.began > self.asked.seconds
+        if late:
+            self.found.left_out.append(f"{what}: {self.asked.seconds:.0f} s were over")
+        return late
+
+    def _report(self) -> dict[str, Any]:
+        asked = {**asdict(self.asked), "lanes": [lane.name for lane in self.asked.lanes]}
+        work = Work.of(self.sizes, self.given.layout.rows)
+        chosen = {
+            lane.lane.name: (lane.attention.name, lane.lane.linear, lane.network.producers.name) for lane in self.lanes
+        }
+        told = {lane.lane.name: list(lane.passed) for lane in self.lanes}
+        return report_of({**self.head, "asked": asked, "passed": told}, work, chosen, self.found)
+
+    def _reset_peak(self) -> int | None:
+        if self.device.type != "cuda":
+            return None
+        torch.cuda.reset_peak_memory_stats(self.device)
+        return torch.cuda.memory_allocated(self.device)
+
+    def _free(self) -> None:
+        gc.collect()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def _held(self) -> str:
+        if self.device.type != "cuda":
+            return "memory isn't counted here"
+        return f"{torch.cuda.memory_allocated(self.device) / 1e9:.1f} GB held"
+
+    def _tell(self, line: str) -> None:
+        say(f"{time.monotonic() - self.began:6.1f} s  {line}")
+
+
+def _same(made: Velocities) -> Velocities:
+    return made
+
+
+def error_of(made: Velocities, wanted: Velocities) -> float:
+    """Relative L2, of the stream that is farther off."""
+    pairs = [(one.float(), other.float()) for one, other in zip(made, wanted, strict=True)]
+    return max(float((one - other).norm() / other.norm()) for one, other in pairs)
+
+
+def _require_folder(output: Path | None) -> None:
+    """Judged before minutes of measuring."""
+    if output is not None and not output.absolute().parent.is_dir():
+        raise invalid([Offence("output", f"{output.parent} is not a folder", "a folder that exists")])
+
+
+def _write(output: Path | None, report: dict[str, Any]) -> None:
+    """Whole or not at all: who is ended in between leaves the report of the round before."""
+    if output is not None:
+        part = output.with_name(f"{output.name}.part")
+        part.write_text(json.dumps(report, indent=2) + "\n")
+        part.replace(output)
+
+
+def _asked(given: argparse.Namespace) -> Asked:
+    lanes = [LANES[name] for name in given.lanes]
+    if given.attention or given.linear or given.producers:
+        base = LANES["exact"]
+        asked = Lane(
+            "asked",
+            (given.attention,) if given.attention else base.attentions,
+            given.linear or base.linear,
+            (given.producers,) if given.producers else base.producers,
+            required=True,
+        )
+        lanes.append(asked)
+    elif not lanes:
+        lanes = list(LANES.values())
+    peer = PEERS[0] if given.peer_compiled else given.peer
+    seconds = math.inf if given.seconds is None else given.seconds
+    return Asked(
+        given.workload,
+        given.sizes,
+        tuple(lanes),
+        peer,
+        given.peer_compiled,
+        given.rounds,
+        not given.no_floor,
+        given.steps,
+        given.scaling,
+        seconds,
+    )
+
+
+def _lanes(text: str) -> tuple[str, ...]:
+    found = names(text)
+    if unknown := [name for name in found if name not in LANES]:
+        raise argparse.ArgumentTypeError(f"no lane {', '.join(unknown)} (legal: {', '.join(LANES)})")
+    return found
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="step.py", description="Time one forward of the whole transformer.")
+    parser.add_argument(
+        "--workload", choices=contract_names(), default="t2va-1344x768-124f", metavar="W", help="A contract's name."
+    )
+    parser.add_argument("--sizes", choices=tuple(SIZES), default="published", help="Default: published.")
+    parser.add_argument("--lanes", type=_lanes, default=(), metavar="A,B", help=f"Of {', '.join(LANES)}. Default: all.")
+    lane = parser.add_argument_group("another lane", "Alone, or after --lanes; what isn't named is the exact lane's.")
+    lane.add_argument("--attention", metavar="X", help="A backend's name.")
+    lane.add_argument("--linear", metavar="Y", help="A backend's name.")
+    lane.add_argument("--producers", metavar="Z", help="A family's name.")
+    parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")
+    parser.add_argument("--peer-compiled", action="store_true", help="And compiled block by block.")
+    parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="Timed forwards of each. Default: 3.")
+    parser.add_argument("--steps", type=int, default=2, metavar="N", help="Of the loop; 0 for none. Default: 2.")
+    parser.add_argument("--no-floor", action="store_true", help="Don't measure the parts alone.")
+    parser.add_argument(
+        "--scaling",
+        nargs="?",
+        const=SCALING,
+        choices=contract_names(),
+        metavar="W",
+        help=f"One forward of each lane there, too. Default: {SCALING}.",
+    )
+    parser.add_argument("--seconds", type=float, metavar="S", help="Begin nothing new after so many.")
+    parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N. Default: auto.")
+    parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON, after every round.")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,155 @@
+"""The lanes of the benchmark of a step: what each may use, and a network made ready with the best of it that runs here.
+
+    exact    BF16 products on resident weights, attention of 16 bits, fused producers
+    high     FP8 products, attention of 8 bits, producers that round to FP8
+
+Of several attentions the fastest on the workload's own rows is taken; what the others took, or why they can't run, is
+kept. `sdpa` stands in where none can, and the definition for producers, so that every lane runs anywhere: the report
+names what ran. Fed by `step`; all lanes stand on the same weights (`engine.made_network`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+import torch
+
+from benchmarks.step_times import once
+from benchmarks.step_workload import Workload
+from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.options import AttentionOptions
+from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.fused.base import Producers
+from h3runtime.backends.fused.select import choose_producers
+from h3runtime.backends.linear.select import choose_linear
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
+from h3runtime.denoiser.dit import Dit, Prepared
+from h3runtime.engine.gates import why_no_gates
+from h3runtime.engine.made_network import made_network
+from h3runtime.engine.resident import COMPUTE_DTYPE
+from h3runtime.errors import H3Error
+
+SIGMA: Final = 0.9
+"""Of the forward that is timed: a step in the middle of a run, where text, video and audio read three timesteps."""
+STEP: Final = 4
+"""Of a run, one in which sparse attention is sparse."""
+Velocities = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """attentions: to choose the fastest of. linear: one, since it decides what the lane is. producers: by preference.
+    required: an attention that can't run is an error, and nothing stands in for it."""
+
+    name: str
+    attentions: tuple[str, ...]
+    linear: str
+    producers: tuple[str, ...] = ("triton", "cpu", "torch")
+    required: bool = False
+
+
+LANES: Final[Mapping[str, Lane]] = MappingProxyType(
+    {
+        "exact": Lane("exact", ("fa4", "cudnn_sdpa"), "resident_bf16"),
+        "high": Lane("high", ("h3_attn8", "sage2", "sage1"), "fp8"),
+    }
+)
+FALLBACK: Final = "sdpa"
+TRIALS: Final = 3
+"""Calls of an attention before it is chosen; the last counts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A lane on one workload. passed: what was not chosen and why; for attention also how long each took."""
+
+    lane: Lane
+    network: Dit
+    attention: AttentionBackend
+    prepared: Prepared
+    given: Workload
+    passed: tuple[str, ...]
+
+    def forward(self) -> Velocities:
+        return self.network(self.prepared, self.given.video, self.given.audio, SIGMA, step=STEP)  # type: ignore[no-any-return]
+
+    def few(self, blocks: int) -> Velocities:
+        """The same with its first blocks alone."""
+        way = self.network.begin(self.prepared, self.given.video, self.given.audio, SIGMA, step=STEP)
+        return self.network.finish(self.prepared, self.network.advance(way, blocks), self.given.video, SIGMA)
+
+    def on(self, given: Workload) -> Ready:
+        """The same lane on another workload."""
+        prepared = prepared_on(self.network, self.attention, given)
+        return Ready(self.lane, self.network, self.attention, prepared, given, self.passed)
+
+
+class Lanes:
+    """Makes lanes ready, one after the other, on the same weights."""
+
+    def __init__(self, sizes: TransformerSizes, weights: Mapping[str, torch.Tensor], device: torch.device) -> None:
+        self._sizes, self._weights, self._device = sizes, weights, device
+        self._attentions = Attentions(device, AttentionOptions())
+
+    def ready(self, lane: Lane, given: Workload) -> Ready:
+        """InvalidRequest or BackendUnavailable for a lane of which something can't run here."""
+        linear, _ = choose_linear(lane.linear, self._device)
+        network = made_network(self._sizes, self._weights, linear=linear, device=self._device, dtype=COMPUTE_DTYPE)
+        self._attentions.fit({network.config.head_dim}, why_no_gates([network]))
+        attention, told = self._attention(lane, given, network.config.heads, network.config.head_dim)
+        network.producers, more = _producers(lane.producers, self._device)
+        return Ready(lane, network, attention, prepared_on(network, attention, given), given, (*told, *more))
+
+    def _attention(self, lane: Lane, given: Workload, heads: int, head_dim: int) -> tuple[AttentionBackend, list[str]]:
+        """The fastest on the workload's rows; what is known of all."""
+        made = torch.empty(1, given.layout.rows, 3, heads, head_dim, dtype=COMPUTE_DTYPE, device=self._device)
+        qkv = made.normal_(generator=torch.Generator(self._device).manual_seed(0)).unbind(2)
+        took: dict[str, float] = {}
+        told: list[str] = []
+        for name in lane.attentions:
+            try:
+                backend, _ = self._attentions.choose(name)
+                took[name] = self._tried(backend, qkv, given)
+                told.append(f"attention: {name} takes {took[name]:.1f} ms")
+            except torch.AcceleratorError:
+                raise
+            except Exception as error:
+                if lane.required and len(lane.attentions) == 1:
+                    raise
+                told.append(str(error).partition("\n")[0])
+        best = min(took, key=lambda name: took[name], default=FALLBACK)
+        return self._attentions.choose(best)[0], told
+
+    def _tried(self, backend: AttentionBackend, qkv: Sequence[torch.Tensor], given: Workload) -> float:
+        q, k, v = qkv
+        calls = (lambda: backend.attend(q, k, v, layout=given.layout, step=STEP) for _ in range(TRIALS))
+        return [once(call, self._device) for call in calls][-1]
+
+
+def prepared_on(network: Dit, attention: AttentionBackend, given: Workload) -> Prepared:
+    settings = given.settings
+    return network.prepare(
+        given.layout,
+        network.refine(given.text.hidden, attention),
+        (),
+        given.references,
+        settings.seed,
+        (SIGMA, 0.0),
+        shift=settings.shift,
+        audio_shift=settings.audio_shift,
+        attention=attention,
+    )
+
+
+def _producers(names: Sequence[str], device: torch.device) -> tuple[Producers, list[str]]:
+    """The first that can run, the last of all is asked for."""
+    told: list[str] = []
+    for name in names[:-1]:
+        try:
+            return choose_producers(name, device)[0], told
+        except H3Error as error:
+            told.append(error.message)
+    return choose_producers(names[-1], device)[0], told
