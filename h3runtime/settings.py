@@ -360,6 +360,11 @@ class Settings(BaseSettings):
         "float16",
         description="Number format of the video VAE: float16 or float32. A CPU encodes in float32 either way.",
     )
+    vae_fused: str = Field(
+        "auto",
+        min_length=1,
+        description="Who computes what lies between the products of the video decoder; auto chooses one and says why.",
+    )
     vae_tile_size: int = Field(
         TRAINED_TILE, ge=64, le=4096, multiple_of=16, description="Decoder tile in pixels; only 256 was trained."
     )

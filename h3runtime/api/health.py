@@ -179,6 +179,7 @@ class ReadyAnswer(BaseModel):
     attention: BackendAnswer | None
     linear: LinearAnswer | None
     fused: BackendAnswer | None
+    vae_fused: BackendAnswer | None
     codecs: dict[str, list[str]]
     loras: list[str]
     adapters: list[AdapterAnswer]
@@ -230,6 +231,7 @@ def ready_answer(
         "attention": _backend(facts.attention) if facts else None,
         "linear": _backend(facts.linear) | {"switchable": list(facts.linear.available)} if facts else None,
         "fused": _backend(facts.fused) if facts and facts.fused else None,
+        "vae_fused": _backend(facts.vae_fused) if facts and facts.vae_fused else None,
         "codecs": codecs,
         "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
         "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.vit.select import choose_steps
 from h3runtime.checkpoint.families import adaln_form
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.hashing import sha256_of_parts
@@ -159,7 +160,8 @@ class Loader:
     """Loads components one after the other. on_component: told of each one as soon as it is there.
 
     linear: of the transformers' layers that follow the choice. spare: what takes its place if memory is short of what
-    it keeps; `linear` and `why_spare` tell what was loaded for, and why it isn't what was asked for.
+    it keeps; `linear` and `why_spare` tell what was loaded for, and why it isn't what was asked for. vae_steps: what
+    the video decoder takes between its products; BackendUnavailable at once if that can't run here.
     """
 
     def __init__(
@@ -174,6 +176,7 @@ class Loader:
     ) -> None:
         self.settings, self.paths, self.device, self.linear = settings, paths, device, linear
         self.spare, self.why_spare = spare, ""
+        self.vae_steps, self.why_vae_steps = choose_steps(settings.vae_fused, device)
         self._on_progress, self._on_component = on_progress, on_component
         self._warnings: list[str] = []
 
@@ -187,13 +190,17 @@ class Loader:
         modules, facts = self._load_all(judged)
         *transformers, encoder, video, audio = modules
         assert isinstance(encoder, TextEncoder) and isinstance(video, VideoVae) and isinstance(audio, AudioVae)
-        vaes = Vaes(video, audio, facts[len(transformers) + 1 :])
+        vaes = self._vaes_of(video, audio, facts[len(transformers) + 1 :])
         return Models(_by_partition(judged, transformers), encoder, vaes, facts, tuple(self._warnings))
 
     def vaes(self) -> Vaes:
         judged = require_loadable(self._vae_parts(), self._verification, self._linears())
         (video, audio), facts = self._load_all(judged)
         assert isinstance(video, VideoVae) and isinstance(audio, AudioVae)
+        return self._vaes_of(video, audio, facts)
+
+    def _vaes_of(self, video: VideoVae, audio: AudioVae, facts: tuple[ComponentFacts, ...]) -> Vaes:
+        video.take_steps(self.vae_steps)
         return Vaes(video, audio, facts)
 
     def _linears(self) -> tuple[LinearBackend[Any], ...]:

@@ -23,6 +23,7 @@ from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear
 from h3runtime.backends.linear.switching import LoadedLinears, told_layers, use
+from h3runtime.backends.vit.select import steps_choice
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.prompt_cache import PromptCache
 from h3runtime.conditioning.tokenizer import PromptTokenizer
@@ -144,6 +145,7 @@ class ResidentEngine:
         spare = spare_linear(self.settings.linear)
         loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component, spare)
         self.models: Models = loader.models(COMPUTE_DTYPE)
+        self._vae_steps = loader.vae_steps, loader.why_vae_steps
         channels = self.models.vaes.video.config.latent_channels
         self.upscaler.judge(self.paths.video_vae, channels, lambda _: on_progress(Progress("loading")))
         self.linear, self.linear_why = loader.linear, loader.why_spare or self.linear_why
@@ -284,6 +286,7 @@ class ResidentEngine:
             warm_up=tuple(self._warmed[1:] or self._warmed),
             adapters=self.adapters.facts,
             fused=producers_choice(self.producers, self.producers_why, self.device),
+            vae_fused=steps_choice(*self._vae_steps, self.device),
             upscaler=self.upscaler.facts,
         )
 

@@ -23,11 +23,14 @@ fixtures (no oneDNN in fp16) the result is ComfyUI's bit for bit.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from h3runtime.backends.vit.base import VitSteps
+from h3runtime.backends.vit.definition import DEFINITION
 from h3runtime.vae.video_config import PATCH, DecoderConfig
 
 EPS = 1e-5
@@ -53,13 +56,6 @@ def rotary_table(positions: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, 
     return angles.cos().to(positions.dtype), angles.sin().to(positions.dtype)
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-    """Turn pairs (i, i + 3m) of x [B, S, .., D]; the last quarter of D passes through."""
-    half = cos.shape[-1]
-    first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
-    return torch.cat([first * cos - second * sin, second * cos + first * sin, rest], -1)
-
-
 class Attention(nn.Module):
     def __init__(self, width: int, inner: int, head_dim: int) -> None:
         super().__init__()
@@ -67,16 +63,11 @@ class Attention(nn.Module):
         self.to_qkv = nn.Linear(width, 3 * inner)
         self.to_out = nn.Linear(inner, width)
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, steps: VitSteps = DEFINITION
+    ) -> torch.Tensor:
         qkv = self.to_qkv(x).unflatten(-1, (-1, 3, self.head_dim))
-        # q and k at once: half the kernels, and each number by the same operations.
-        normed = F.rms_norm(qkv[..., :2, :], (self.head_dim,), eps=EPS)
-        q, k = rotate(normed, cos.unsqueeze(1), sin.unsqueeze(1)).unbind(-2)
-        v = qkv[..., 2, :]
-        out = F.scaled_dot_product_attention(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
-        out = out.transpose(1, 2).flatten(2)
-        # ComfyUI replaces NaN alone (§4.1); infinities stay, so that a check of the frames still finds them.
-        projected: torch.Tensor = self.to_out(out.nan_to_num(0.0, math.inf, -math.inf))
+        projected: torch.Tensor = self.to_out(steps.attend(qkv, cos, sin, EPS))
         return projected
 
 
@@ -88,10 +79,17 @@ class FeedForward(nn.Module):
         self.w1 = nn.Linear(width, 2 * inner)
         self.w2 = nn.Linear(inner, width)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        gate, value = self.w1(x).chunk(2, -1)
-        out: torch.Tensor = self.w2(F.silu(gate) * value)
+    def forward(self, x: torch.Tensor, steps: VitSteps = DEFINITION) -> torch.Tensor:
+        out: torch.Tensor = self.w2(steps.gated(self.w1(x)))
         return out
+
+
+class Residual(NamedTuple):
+    """x + scale * update, before the two are added: the next norm does both in one pass."""
+
+    x: torch.Tensor
+    update: torch.Tensor
+    scale: torch.Tensor
 
 
 class Block(nn.Module):
@@ -104,9 +102,16 @@ class Block(nn.Module):
         self.ff = FeedForward(config.width, config.feed_forward)
         self.scale2 = nn.Parameter(torch.empty(config.width))
 
-    def forward(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
-        x = torch.addcmul(x, self.scale1, self.attn(self.norm1(x), cos, sin))
-        return torch.addcmul(x, self.scale2, self.ff(self.norm2(x)))
+    def forward(
+        self, given: torch.Tensor | Residual, cos: torch.Tensor, sin: torch.Tensor, steps: VitSteps = DEFINITION
+    ) -> Residual:
+        if isinstance(given, Residual):
+            x, normed = steps.add_norm(*given, self.norm1.weight, EPS)
+        else:
+            x, normed = given, steps.norm(given, self.norm1.weight, EPS)
+        attended = self.attn(normed, cos, sin, steps)
+        x, normed = steps.add_norm(x, attended, self.scale1, self.norm2.weight, EPS)
+        return Residual(x, self.ff(normed, steps), self.scale2)
 
 
 class VideoDecoder(nn.Module):
@@ -116,6 +121,7 @@ class VideoDecoder(nn.Module):
         super().__init__()
         self.config = config
         self.head_dim = config.head_dim
+        self.steps: VitSteps = DEFINITION
         self.x_embedder = nn.Linear(config.latent_channels, config.width)
         self.register_tokens = nn.Parameter(torch.empty(1, config.registers, config.width))
         # In every file, read by nobody: the class token that is appended is zeros (§8 row 29).
@@ -129,8 +135,11 @@ class VideoDecoder(nn.Module):
         x = self._with_suffix(self.x_embedder(latents.flatten(2).transpose(1, 2)))
         positions = coordinates((t, h, w), x.shape[1] - t * h * w, x.dtype, x.device)
         cos, sin = rotary_table(positions, self.head_dim)
+        given: torch.Tensor | Residual = x
         for block in self.transformer_blocks:
-            x = block(x, cos, sin)
+            given = block(given, cos, sin, self.steps)
+        x = given.x.addcmul_(given.scale, given.update) if isinstance(given, Residual) else given
+        del given
         patches = self.proj_out(self.norm_out(x))[:, : t * h * w]
         return unpatchify(patches, (t, h, w))
 

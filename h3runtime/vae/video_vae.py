@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from h3runtime.backends.vit.base import VitSteps
 from h3runtime.core import CHUNK_FRAMES, ShouldStop
 from h3runtime.errors import CheckpointError, InvalidRequest, JobCancelled, Offence, SettingsError
 from h3runtime.vae.chunks import FRAME_OVERLAP, ChunkPlan, join, plan
@@ -69,6 +70,11 @@ class VideoVae(nn.Module):
         if config.stored_statistics:
             self.register_buffer("latents_mean", torch.empty(config.latent_channels))
             self.register_buffer("latents_std", torch.empty(config.latent_channels))
+
+    def take_steps(self, steps: VitSteps) -> None:
+        """Let `steps` compute what lies between the decoder's matrix products; without this, the definition does."""
+        if self.decoder is not None:
+            self.decoder.steps = steps
 
     def decode_chunks(
         self,

@@ -11,6 +11,7 @@ from h3_kernels.attention8 import Tile
 from tests.gpu import attention8_checks as attending
 from tests.gpu import producer_checks as producing
 from tests.gpu import sparse_checks as sparse
+from tests.gpu import vit_checks as vit
 
 SIZES = (
     producing.Size(rows=7, width=48, heads=2, head_dim=32, turning=12),
@@ -22,6 +23,10 @@ SHAPES = ((1, 70, 2), (2, 33, 1), (1, 16, 1))
 """Batch, rows, heads: ragged in queries and keys, in keys alone, and whole."""
 GRIDS = (((5, 8, 10), 2, 32), ((1, 4, 18), 1, 24))
 """Latent frames, height, width, heads, head dim: ragged cubes, and a width that is no power of two."""
+VIT_SIZES = (
+    vit.Size(batch=2, grid=(1, 2, 3), width=200, heads=3, head_dim=24, feed_forward=40),
+    vit.Size(batch=1, grid=(2, 1, 2), width=64, heads=2, head_dim=64, feed_forward=2100),
+)
 
 
 def main() -> None:
@@ -52,6 +57,13 @@ def main() -> None:
                 for share in (1.0, 0.5, 0.01):
                     sparse.check_attention(tiles, qkv, share, launch, bound)
     print("sparse: right in the interpreter")
+    for given in VIT_SIZES:
+        for dtype in (torch.float16, torch.float32):
+            made = vit.inputs(given, device, dtype)
+            vit.check_norms(made)
+            vit.check_rotation(made)
+            vit.check_gated(made, exact=False)
+    print("vit: right in the interpreter")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 import pytest
 import torch
 
-from benchmarks.vae import SIZES, decodes, error_of, made_vae
+from benchmarks.vae import SIZES, Size, decodes, error_of, made_vae, psnr
+from h3runtime.backends.vit.triton import TritonSteps
 from h3runtime.engine.beside import Beside
 from h3runtime.engine.device import tile_room
 from h3runtime.engine.resident import ResidentEngine
@@ -28,6 +32,43 @@ def test_a_batched_decode_is_the_same_picture(cuda: torch.device, note: Note, dt
         found = judge(ways["batched"](), ways["unbatched"]())
     note(f"{dtype}, small, 1024x768: {found:.1f} dB")
     assert tile_room(cuda) == ROOM
+    assert found > LEAST_DB
+
+
+SIZES_OF_STEPS = (
+    (2, (7, 16, 16), 2048, 32, 64, 8192),
+    (3, (2, 3, 5), 200, 5, 24, 136),
+    (1, (1, 4, 4), 96, 3, 32, 2100),
+)
+"""Batch, grid, width, heads, head dim, feed-forward: the decoder's own, and widths that are no powers of two."""
+
+
+@pytest.fixture(scope="module")
+def vit(cuda: torch.device) -> Any:  # noqa: ARG001
+    return import_module("tests.gpu.vit_checks")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("size", SIZES_OF_STEPS, ids=str)
+def test_the_fused_steps_are_the_definition(
+    cuda: torch.device, vit: Any, note: Note, size: tuple[Any, ...], dtype: torch.dtype
+) -> None:
+    given = vit.inputs(vit.Size(*size), cuda, dtype)
+    norms, turned, attended = vit.check_norms(given), vit.check_rotation(given), vit.check_attention(given)
+    note(f"other by an ulp: {norms:.1e} of a norm, {turned:.1e} of q and k; attention {attended:.1e}")
+    vit.check_gated(given, exact=dtype == torch.float16)
+
+
+def test_a_fused_decode_is_the_same_picture(cuda: torch.device, vit: Any, note: Note) -> None:  # noqa: ARG001
+    """Tiles at once and fused steps, against one by one and the definition; the real VAE's width, few layers."""
+    torch.manual_seed(0)
+    vae = made_vae(Size((32, 32, 32, 64, 32, 32), layers=4, heads=32, head_dim=64), torch.float16, cuda)
+    latents = torch.randn(1, 24, 7, 48, 64, device=cuda)
+    with torch.no_grad():
+        wanted = torch.cat([to_bytes(part) for part in vae.decode_chunks(latents)])
+        vae.take_steps(TritonSteps())
+        found = psnr(torch.cat([to_bytes(part) for part in vae.decode_chunks(latents, room=ROOM)]), wanted)
+    note(f"four layers, 1024x768: {found:.1f} dB")
     assert found > LEAST_DB
 
 

@@ -2,11 +2,12 @@ import pytest
 import torch
 
 from h3runtime.backends.linear.dequant import install_plain
+from h3runtime.backends.vit.definition import rotate
 from h3runtime.errors import CheckpointError, InvalidRequest, JobCancelled, SettingsError
 from h3runtime.vae.chunks import decoded_frames, plan
 from h3runtime.vae.tiling import Tiling
 from h3runtime.vae.video_config import STRIDES, DecoderConfig, EncoderConfig, EncoderLevel, VideoVaeConfig
-from h3runtime.vae.video_decoder import coordinates, rotary_table, rotate, unpatchify
+from h3runtime.vae.video_decoder import coordinates, rotary_table, unpatchify
 from h3runtime.vae.video_encoder import CausalConv3d, FrameGroupNorm
 from h3runtime.vae.video_pixels import PIXEL_MEAN, PIXEL_STD, denormalise, normalise, to_bytes
 from h3runtime.vae.video_statistics import LATENTS_MEAN, LATENTS_STD

@@ -10,6 +10,7 @@ from __future__ import annotations
 import torch
 from torch.nn import functional as F
 
+from h3runtime.backends.vit.definition import rotate
 from h3runtime.vae.video_decoder import (
     EPS,
     Attention,
@@ -17,7 +18,6 @@ from h3runtime.vae.video_decoder import (
     FeedForward,
     coordinates,
     rotary_table,
-    rotate,
     unpatchify,
 )
 from h3runtime.vae.video_vae import VideoVae
