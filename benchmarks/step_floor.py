@@ -1,32 +1,49 @@
 """The floor of a lane: its own kernels, each measured alone, summed up to a forward.
 
-    floor = blocks * (norm + modulation, QKV, norm + RoPE, attention, output projection, gated residual,
-                      norm + modulation, fc1, SwiGLU, fc2, gated residual) + embedding + heads
+    floor = blocks * (linears, attention, every producer that a block calls) + embedding + heads
 
-Each is called as the block calls it, on what the call before it gave, so that a linear that rounds its input or an
-attention that quantises has that in its time; each is repeated without a pause, so that it runs at the clock that its
-own power leaves it (`step_times.sustained`). What a forward takes beyond that is launches, gaps and copies. Fed by
-`step` with a lane that was timed.
+The first block runs once with stand-ins that stop at every call: what the call is given is given to it again and again,
+without a pause, so that it runs at the clock that its own power leaves it (`step_times.sustained`); what it overwrites
+is brought back ahead of each. So a linear that rounds its input and an attention that quantises have that in their
+time, and a block that calls something else tomorrow is taken apart all the same. What a forward takes beyond its floor
+is launches, gaps and copies. Fed by `step` with a lane that was timed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from statistics import median
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import torch
 
 from benchmarks.step_lanes import SIGMA, STEP, Ready
 from benchmarks.step_times import sustained
-from h3runtime.backends.attention.base import attend_at
-from h3runtime.backends.linear.fp8 import reads_codes
+from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
+from h3runtime.backends.linear.base import BackendLinear
+from h3runtime.core import PackedLayout
 from h3runtime.denoiser.blocks import Block
-from h3runtime.denoiser.config import BLOCK_VECTORS
 from h3runtime.denoiser.dit import Passage
 
+LINEARS: Final = {
+    "attn.qkv_proj": "QKV",
+    "attn.out_proj": "output projection",
+    "mlp.fc1": "fc1",
+    "mlp.fc2": "fc2",
+}
+PRODUCED: Final = {
+    "norm": "norm",
+    "norm_modulate": "norm + modulation",
+    "norm_rotate_": "norm + RoPE of q, k",
+    "swiglu": "SwiGLU",
+    "add_gated_": "gated residual",
+    "add_gated_norm_modulate": "gated residual, norm + modulation",
+    "encode": "FP8 codes",
+}
+"""By a producer's method."""
 Call = Callable[[], object]
 
 
@@ -46,55 +63,97 @@ def parts_of(lane: Ready, device: torch.device) -> list[Part]:
     """Milliseconds of everything that a forward is made of, in its order."""
     network, given = lane.network, lane.given
     begin = partial(network.begin, lane.prepared, given.video, given.audio, SIGMA, step=STEP)
+    bench = _Bench(device)
+    bench.time("embedding", 1, begin)
     way = begin()
-    found = [_part("embedding", 1, begin, device)]
-    found += _block_parts(cast(Block, network.blocks[0]), way, len(network.blocks), device)
-    return [*found, _part("heads", 1, partial(network.finish, lane.prepared, way, given.video, SIGMA), device)]
+    bench.take_apart(cast(Block, network.blocks[0]), way, len(network.blocks))
+    bench.time("heads", 1, partial(network.finish, lane.prepared, way, given.video, SIGMA))
+    return bench.parts
 
 
-def floor_ms(parts: list[Part]) -> float:
+def floor_ms(parts: Sequence[Part]) -> float:
     return sum(part.count * part.ms for part in parts)
 
 
-def _block_parts(block: Block, way: Passage, blocks: int, device: torch.device) -> list[Part]:
-    """`Block.forward` taken apart: each call is timed, and its result is what the next one reads."""
-    attn, mlp, made, call, rows = block.attn, block.mlp, way.call.producers, way.call, way.time.rows
-    shift1, scale1, gate1, shift2, scale2, gate2 = way.tables.block(0).chunk(BLOCK_VECTORS, dim=-1)
-    found: list[Part] = []
+@dataclass(slots=True)
+class _Bench:
+    """Parts in the order in which they were called. blocks: how often a forward makes a block's call."""
 
-    def timed(name: str, work: Call, before: Call = lambda: None) -> Any:
-        found.append(_part(name, blocks, work, device, before))
-        before()
-        return work()
+    device: torch.device
+    parts: list[Part] = field(default_factory=list)
+    blocks: int = 0
 
-    def modulated(norm: Any, shift: torch.Tensor, scale: torch.Tensor, *, codes: bool) -> Any:
-        return made.norm_modulate(way.h, norm.held, shift, scale, rows, codes=codes)
+    def take_apart(self, block: Block, way: Passage, blocks: int) -> None:
+        self.blocks = blocks
+        producers: Any = _Producers(way.call.producers, self)
+        call = replace(way.call, backend=_Attention(way.call.backend, self), producers=producers)
+        with ExitStack() as hooks:
+            for name, title in LINEARS.items():
+                hooks.enter_context(self._hooked(cast(BackendLinear, block.get_submodule(name)), title))
+            block(way.h, way.tables.block(0), way.time.rows, call)
 
-    codes = made.gives_codes and reads_codes(attn.qkv_proj) and not attn.gated
-    x = timed("norm + modulation", partial(modulated, block.norm1, shift1, scale1, codes=codes))
-    qkv = timed("QKV", partial(attn.qkv_proj, x)).unflatten(-1, (3, attn.heads, attn.head_dim))
-    # Both producers that overwrite what they read are given the same numbers at every call.
-    kept = qkv.clone()
-    turned = partial(made.norm_rotate_, qkv, attn.q_norm.held, attn.k_norm.held, call.rotary)
-    timed("norm + RoPE of q, k", turned, partial(qkv.copy_, kept))
-    q, k, v = qkv.unsqueeze(0).unbind(2)
-    attend = partial(attend_at, call.backend, q, k, v, layout=call.layout, step=call.step, place=None)
-    attended = timed("attention", attend)
-    update = timed("output projection", partial(attn.out_proj, attended[0].flatten(1)))
-    h = way.h.clone()
-    timed("gated residual", partial(made.add_gated_, h, update, gate1, rows))
-    codes = made.gives_codes and mlp.chunks == 1 and reads_codes(mlp.fc1)
-    x = timed("norm + modulation", partial(modulated, block.norm2, shift2, scale2, codes=codes))
-    wide = timed("fc1", partial(mlp.fc1, x))
-    kept = wide.clone()
-    codes = made.gives_codes and reads_codes(mlp.fc2)
-    active = timed("SwiGLU", partial(made.swiglu, wide, codes=codes), partial(wide.copy_, kept))
-    del kept
-    update = timed("fc2", partial(mlp.fc2, active))
-    timed("gated residual", partial(made.add_gated_, h, update, gate2, rows))
-    return found
+    def time(self, name: str, count: int, call: Call, spent: Sequence[torch.Tensor] = ()) -> None:
+        """spent: what the call may overwrite; as before when this is done."""
+        kept = [tensor.clone() for tensor in spent]
+
+        def restore() -> None:
+            for tensor, own in zip(spent, kept, strict=True):
+                tensor.copy_(own)
+
+        times = sustained(call, self.device, restore)
+        restore()
+        self.parts.append(Part(name, count, median(times), min(times), max(times)))
+
+    @contextmanager
+    def _hooked(self, linear: BackendLinear, title: str) -> Iterator[None]:
+        def before(_: Any, given: tuple[Any, ...]) -> None:
+            self.time(title, self.blocks, partial(linear.forward, *given))
+
+        hook = linear.register_forward_pre_hook(before)
+        try:
+            yield
+        finally:
+            hook.remove()
 
 
-def _part(name: str, count: int, call: Call, device: torch.device, before: Call = lambda: None) -> Part:
-    times = sustained(call, device, before)
-    return Part(name, count, median(times), min(times), max(times))
+class _Producers:
+    """Producers as the block sees them; each call is timed before it is made."""
+
+    def __init__(self, own: Any, bench: _Bench) -> None:
+        self._own, self._bench = own, bench
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._own, name)
+        return partial(self._called, found, PRODUCED[name]) if name in PRODUCED else found
+
+    def _called(self, work: Callable[..., Any], title: str, *given: Any, **named: Any) -> Any:
+        spent = [one for one in given if isinstance(one, torch.Tensor) and one.shape[0] == given[0].shape[0]]
+        self._bench.time(title, self._bench.blocks, partial(work, *given, **named), spent)
+        return work(*given, **named)
+
+
+class _Attention:
+    """An attention backend as the block sees it. It never writes to what it reads."""
+
+    def __init__(self, own: AttentionBackend, bench: _Bench) -> None:
+        self.name, self.grade = own.name, own.grade
+        self._own, self._bench = own, bench
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
+    ) -> torch.Tensor:
+        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
+
+    def attend_at(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,
+        step: int,
+        place: Place | None,
+    ) -> torch.Tensor:
+        call = partial(attend_at, self._own, q, k, v, layout=layout, step=step, place=place)
+        self._bench.time("attention", self._bench.blocks, call)
+        return call()

@@ -6,6 +6,7 @@ Fed by `step` with what it has found so far; `table` also reads a report back fr
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
@@ -194,17 +195,32 @@ def _lanes_table(report: Mapping[str, Any]) -> str:
 
 
 def _parts_table(report: Mapping[str, Any]) -> str:
-    """One forward's parts, a column for each lane: count times milliseconds of one."""
+    """One forward's parts, a column for each lane: milliseconds of one. Lanes may call different ones."""
     if not (lanes := list(report["parts"])):
         return ""
+    found = {lane: _numbered(parts) for lane, parts in report["parts"].items()}
+    longest = max(found.values(), key=len)
+    keys = dict.fromkeys([*longest, *(key for parts in found.values() for key in parts)])
     lines = [
         "| part | a forward | " + " | ".join(f"{lane} ms" for lane in lanes) + " |",
         "|" + "---|" * (2 + len(lanes)),
     ]
-    for parts in zip(*report["parts"].values(), strict=True):
-        cells = [parts[0]["name"], str(parts[0]["count"]), *(f"{part['ms']:.3f}" for part in parts)]
-        lines.append("| " + " | ".join(cells) + " |")
+    for key in keys:
+        parts = [found[lane].get(key) for lane in lanes]
+        count = next(part["count"] for part in parts if part is not None)
+        times = ("" if part is None else f"{part['ms']:.3f}" for part in parts)
+        lines.append("| " + " | ".join([key[0], str(count), *times]) + " |")
     return "\n".join(lines)
+
+
+def _numbered(parts: Sequence[Mapping[str, Any]]) -> dict[tuple[str, int], Mapping[str, Any]]:
+    """By name and how many of that name came before."""
+    seen: Counter[str] = Counter()
+    found: dict[tuple[str, int], Mapping[str, Any]] = {}
+    for part in parts:
+        found[part["name"], seen[part["name"]]] = part
+        seen[part["name"]] += 1
+    return found
 
 
 def _growth_table(report: Mapping[str, Any]) -> str:

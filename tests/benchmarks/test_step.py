@@ -143,8 +143,14 @@ def test_the_parts_are_the_forward(given: Workload) -> None:
         before = lane.forward()
         parts = parts_of(lane, CPU)
         assert error_of(lane.forward(), before) == 0
-    assert [part.count for part in parts] == [1, *[SMALL.layers] * 11, 1]
-    assert [part.name for part in parts][4:6] == ["attention", "output projection"]
+    names = [part.name for part in parts]
+    assert names[:5] == ["embedding", "norm + modulation", "QKV", "norm + RoPE of q, k", "attention"]
+    assert (
+        names[5] == "output projection"
+        and names[-5:-2] == ["SwiGLU", "fc2", "gated residual"][:3]
+        and names[-1] == "heads"
+    )
+    assert {part.count for part in parts[1:-1]} == {SMALL.layers} and parts[0].count == parts[-1].count == 1
     assert floor_ms(parts) == pytest.approx(sum(part.count * part.ms for part in parts))
 
 
