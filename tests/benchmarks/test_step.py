@@ -15,7 +15,7 @@ import torch
 
 from benchmarks.contract import read_contract
 from benchmarks.step import SIZES, Asked, Runner, _Session, error_of, main
-from benchmarks.step_floor import floor_ms, parts_of
+from benchmarks.step_floor import _Bench, floor_ms, parts_of
 from benchmarks.step_lanes import LANES, SIGMA, STEP, Lane, Lanes
 from benchmarks.step_loop import kernels_of, waits_of
 from benchmarks.step_peer import peer_model, peer_of, peer_weights
@@ -145,13 +145,19 @@ def test_the_parts_are_the_forward(given: Workload) -> None:
         assert error_of(lane.forward(), before) == 0
     names = [part.name for part in parts]
     assert names[:5] == ["embedding", "norm + modulation", "QKV", "norm + RoPE of q, k", "attention"]
-    assert (
-        names[5] == "output projection"
-        and names[-5:-2] == ["SwiGLU", "fc2", "gated residual"][:3]
-        and names[-1] == "heads"
-    )
+    assert names[-4:] == ["SwiGLU", "fc2", "gated residual", "heads"] and len(names) == len(set(names))
     assert {part.count for part in parts[1:-1]} == {SMALL.layers} and parts[0].count == parts[-1].count == 1
     assert floor_ms(parts) == pytest.approx(sum(part.count * part.ms for part in parts))
+
+
+@pytest.mark.parametrize("producers", ["torch", "cpu"])
+def test_a_block_taken_apart_computes_what_it_computes_otherwise(given: Workload, producers: str) -> None:
+    lane = Lanes(SMALL, made_weights(SMALL, CPU), CPU).ready(replace(LANES["exact"], producers=(producers,)), given)
+    with torch.no_grad():
+        apart, whole = (lane.network.begin(lane.prepared, given.video, given.audio, SIGMA) for _ in range(2))
+        _Bench(CPU).take_apart(lane.network.blocks[0], apart, 1)
+        assert torch.equal(apart.h, lane.network.advance(whole, 1).h)
+    assert not any(module._forward_pre_hooks for module in lane.network.modules())
 
 
 def test_the_fastest_attention_is_chosen(given: Workload, monkeypatch: pytest.MonkeyPatch) -> None:
