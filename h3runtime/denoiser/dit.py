@@ -36,7 +36,7 @@ from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.heads import FinalLayer, Window, next_sigma, window
 from h3runtime.denoiser.masks import TokenMasks
 from h3runtime.denoiser.modulation import TimeEmbedder, curve
-from h3runtime.denoiser.plan import WINDOW_BYTES, Plan, Projector, Tables
+from h3runtime.denoiser.plan import WINDOW_BYTES, Modulation, Plan, Projector, Tables
 from h3runtime.denoiser.refiner import TokenRefiner
 from h3runtime.denoiser.rope import Rope
 from h3runtime.denoiser.rows import (
@@ -68,7 +68,7 @@ class Prepared:
     prefix: torch.Tensor
     rotary: Rotary
     runs: tuple[Run, ...]
-    modulation: Plan
+    modulation: Modulation
     attention: AttentionBackend
     shift: float
     audio_shift: float

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import torch
 
@@ -31,6 +31,14 @@ class Tables:
 
     block: Callable[[int], torch.Tensor]
     final: torch.Tensor
+
+
+class Modulation(Protocol):
+    """Who has the tables of a run's forwards."""
+
+    def at(self, timeline: Timeline) -> Tables:
+        """The tables of one forward."""
+        ...
 
 
 class Projector:

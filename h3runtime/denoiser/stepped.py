@@ -24,6 +24,10 @@ class SteppedAttention:
         self.name = name
         self._backends = tuple(backends)
 
+    def at(self, step: int) -> AttentionBackend:
+        """Who attends at `step`."""
+        return self._backends[step]
+
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:
@@ -39,7 +43,7 @@ class SteppedAttention:
         step: int,
         place: Place | None,
     ) -> torch.Tensor:
-        return attend_at(self._backends[step], q, k, v, layout=layout, step=step, place=place)
+        return attend_at(self.at(step), q, k, v, layout=layout, step=step, place=place)
 
 
 def told_plan(names: Sequence[str]) -> str:

@@ -62,6 +62,23 @@ def test_steps_are_reported_in_order_and_a_stop_costs_one_more_step_at_most() ->
     assert len(seen) == 2 and caught.value.step == 3
 
 
+@pytest.mark.parametrize("sampler", ["euler", "res_multistep"])
+def test_no_step_waits_for_the_device(sampler) -> None:
+    """From the second step on, which is launched before the first one is told of, PyTorch has to meet no wait. What
+    the loop waits for by itself is an event of the step before."""
+    model, seen = dit(CUDA, torch.bfloat16), []
+
+    def on_step(step) -> None:
+        seen.append(step.index)
+        torch.cuda.set_sync_debug_mode("error")
+
+    try:
+        run(model, SamplerSettings(6, sampler), LAYOUT, device=CUDA, dtype=torch.bfloat16, on_step=on_step)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert seen == list(range(6))
+
+
 @pytest.mark.parametrize("step", [0, 2, 4])
 def test_a_result_that_is_not_finite_names_its_step(step) -> None:
     model = dit(CUDA, torch.bfloat16)
