@@ -1,12 +1,17 @@
 """The video VAE, decode and encode: `vae.py [--peer diffusers] [--frames F] [--sizes small] [--output R.json]`.
 
-Random weights at the published sizes (`small`: a look without a GPU), random latents and pixels of one clip. In every
-round each way runs once, so that all share what the machine does meanwhile. Prints a table and, with `--output`, writes
-JSON. Does not judge, and times nothing before its result was compared.
+Random weights at the published sizes (`small`: a look without a GPU), random latents and pixels of one clip. After a
+warm-up on the shortest clip each way runs once in every round, so that all share what the machine does meanwhile;
+`unbatched`, which the others are compared with, runs in the first one alone. Prints every run as it ends and a table;
+with `--output`, writes JSON after every round. Does not judge. At the published size one round of all ways takes about
+25 s on an H200.
 
-    batched      tiles at once as the engine runs them: one by one on a CPU
-    unbatched    one tile after another
-    diffusers    with `--peer`: the same weights, tiles and dtype; both with its blend of raw neighbours
+    fused        tiles at once and the steps between products in one pass each (`--vae-fused triton`), if they can run
+    batched      tiles at once as the engine runs them, one by one on a CPU; plain PyTorch
+    unbatched    one tile after another, plain PyTorch: the definition
+    diffusers    with `--peer`: the same weights, tiles and dtype, both with its blend of raw neighbours. All of it is
+                 in that dtype, where its own loading would keep norms, scales and the encoder in fp32, which is slower;
+                 it runs under PyTorch's own switches, not the engine's, which allow no nondeterministic convolution
     ms           median of the runs, the least and the most beside it; device clock where there is one
     chunk ms     of 17 frames
     frames/s     over the median
@@ -22,8 +27,9 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 from types import MappingProxyType
@@ -33,8 +39,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from benchmarks.attention import PEERS, Call, timed
-from benchmarks.script import measured_here, positive
+from benchmarks.attention import PEERS
+from benchmarks.script import measured_here, names, positive
+from h3runtime.backends.vit.base import VitSteps
+from h3runtime.backends.vit.definition import TorchSteps
+from h3runtime.backends.vit.triton import TritonSteps
 from h3runtime.checkpoint.synthetic.layouts import VideoVaeSizes, video_vae_shapes
 from h3runtime.cli.report import print_error, say
 from h3runtime.core import CHUNK_FRAMES
@@ -78,6 +87,9 @@ PEER_NAMES: Final = (
     (r"ff\.w2", "ff.net.2"),
 )
 """conditioning contract §4.3."""
+WAYS: Final = ("unbatched", "batched", "fused", "diffusers")
+SHORTEST: Final = 22
+"""Frames of the clip that warms up: one piece of a decode, two of an encode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,41 +117,52 @@ class Asked:
     frames: int
     dtype: str
     runs: int
+    encode_runs: int
     peer: str | None
+    ways: tuple[str, ...]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
-        report = measure(_asked(given), given.device)
+        report = measure(_asked(given), given.device, given.output)
     except H3Error as error:
         print_error(error)
         return 1
     print(table(report))
     if given.output is not None:
-        given.output.write_text(json.dumps(report, indent=2) + "\n")
         say(f"{given.output}: written")
     return 0
 
 
 @torch.no_grad()
-def measure(asked: Asked, device_name: str) -> dict[str, Any]:
-    """The report, ready for JSON."""
+def measure(asked: Asked, device_name: str, output: Path | None = None) -> dict[str, Any]:
+    """The report, ready for JSON; `output` is written after every round."""
     determinism.pin()
     place = choose_device(device_name)
-    if place.device.type == "cpu":
+    device = place.device
+    if device.type == "cpu":
         torch.set_num_threads(engine_threads())
     torch.manual_seed(0)
     size, dtype = SIZES[asked.sizes], getattr(torch, asked.dtype)
-    vae = made_vae(size, dtype, place.device)
+    vae = made_vae(size, dtype, device)
     peer = None if asked.peer is None else peer_of(vae, size, dtype)
-    latents = torch.randn(
-        1, 24, encoded_latents(asked.frames), asked.height // 16, asked.width // 16, device=place.device
-    )
-    pixels = torch.randint(0, 256, (asked.frames, asked.height, asked.width, 3), dtype=torch.uint8, device=place.device)
-    halves = (decodes(vae, peer, latents), encodes(vae, peer, pixels))
-    rows = [row for calls, judge, half in halves for row in _rows(half, calls, judge, asked, place.device)]
-    return _report(asked, place.name, place.device, rows)
+    say(f"made the VAE{'' if peer is None else ' and the peer of it'}")
+    latents = torch.randn(1, 24, encoded_latents(asked.frames), asked.height // 16, asked.width // 16, device=device)
+    pixels = torch.randint(0, 256, (asked.frames, asked.height, asked.width, 3), dtype=torch.uint8, device=device)
+    short, few = latents[:, :, : encoded_latents(SHORTEST)], pixels[:SHORTEST]
+    rows: list[Row] = []
+    report: dict[str, Any] = {}
+    for ways, warm, runs in (
+        (decodes(vae, peer, latents), decodes(vae, peer, short), asked.runs),
+        (encodes(vae, peer, pixels), encodes(vae, peer, few), asked.encode_runs),
+    ):
+        for found in _rounds(ways, warm, runs, asked, device):
+            report = _report(asked, place.name, device, [*rows, *found])
+            if output is not None:
+                output.write_text(json.dumps(report, indent=2) + "\n")
+        rows += found
+    return report
 
 
 Way = Callable[[], torch.Tensor]
@@ -150,25 +173,35 @@ def decodes(vae: VideoVae, peer: Any, latents: torch.Tensor) -> tuple[dict[str, 
     """Every way to bytes uint8 [F, H, W, 3]; how two of them compare."""
     mean, std = _per_channel(LATENTS_MEAN, latents), _per_channel(LATENTS_STD, latents)
 
-    def ours(room: int) -> torch.Tensor:
+    def ours(steps: VitSteps, room: int) -> torch.Tensor:
+        vae.take_steps(steps)
         return torch.cat([to_bytes(part) for part in vae.decode_chunks(latents, blend="raw", room=room)])
 
-    ways: dict[str, Way] = {"batched": lambda: ours(tile_room(latents.device)), "unbatched": lambda: ours(0)}
+    plain, fused, room = TorchSteps(), TritonSteps(), tile_room(latents.device)
+    ways: dict[str, Way] = {"unbatched": lambda: ours(plain, 0), "batched": lambda: ours(plain, room)}
+    if fused.why_unavailable(latents.device) is None:
+        ways["fused"] = lambda: ours(fused, room)
     if peer is not None:
         z = (latents * std + mean).to(vae.dtype)
-        ways["diffusers"] = lambda: to_bytes(denormalise(peer.decode(z).sample))
+        ways["diffusers"] = lambda: _by_peer(lambda: to_bytes(denormalise(peer.decode(z).sample)))
     return ways, psnr, "decode"
 
 
 def encodes(vae: VideoVae, peer: Any, pixels: torch.Tensor) -> tuple[dict[str, Way], Judge, str]:
     """Every way to normalised latents fp32 [1, C, T, h, w]; how two of them compare."""
     ways: dict[str, Way] = {
-        "batched": lambda: vae.encode_clip(pixels, room=tile_room(pixels.device)),
         "unbatched": lambda: vae.encode_clip(pixels),
+        "batched": lambda: vae.encode_clip(pixels, room=tile_room(pixels.device)),
     }
     if peer is not None:
-        ways["diffusers"] = lambda: _peer_latents(peer, pixels, vae.encode_dtype)
+        ways["diffusers"] = lambda: _by_peer(lambda: _peer_latents(peer, pixels, vae.encode_dtype))
     return ways, error_of, "encode"
+
+
+def _by_peer(way: Way) -> torch.Tensor:
+    """The peer's call as a program without the engine's switches makes it."""
+    with torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=True):
+        return way()
 
 
 def _peer_latents(peer: Any, pixels: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -193,44 +226,78 @@ def error_of(one: torch.Tensor, other: torch.Tensor) -> float:
     return float((one - other).norm() / other.norm())
 
 
-def _rows(half: str, ways: dict[str, Way], judge: Judge, asked: Asked, device: torch.device) -> list[Row]:
-    wanted = ways["unbatched"]()
-    peaks, judged = {}, {}
-    for name, way in ways.items():
-        found, peaks[name] = _counted(way, device)
-        if found.shape != wanted.shape:
-            raise invalid([Offence("frames", f"{name} gives {list(found.shape)}", f"{list(wanted.shape)}")])
-        judged[name] = judge(found, wanted)
-        del found
-    del wanted
-    calls: dict[str, Call] = dict(ways)
-    times = timed(calls, asked.runs, device)
-    peer = median(times["diffusers"]) if "diffusers" in times else None
-    return [_row(half, name, times[name], peaks[name], judged[name], asked, peer) for name in ways]
+@dataclass(slots=True)
+class Measured:
+    """One way so far. judged: against the unbatched result, of its first run."""
+
+    times: list[float] = field(default_factory=list)
+    peak: int | None = None
+    judged: float = math.nan
 
 
-def _counted(way: Way, device: torch.device) -> tuple[torch.Tensor, int | None]:
+def _rounds(
+    given: tuple[dict[str, Way], Judge, str],
+    warm: tuple[dict[str, Way], Judge, str],
+    runs: int,
+    asked: Asked,
+    device: torch.device,
+) -> Iterator[list[Row]]:
+    """The rows of one half after every round."""
+    ways, judge, half = given
+    ways = {name: way for name, way in ways.items() if name in asked.ways}
+    began = time.monotonic()
+    for name in ways:
+        warm[0][name]()
+    found = {name: Measured() for name in ways}
+    wanted: torch.Tensor | None = None
+    for number in range(1, runs + 1):
+        for name, way in ways.items():
+            if name == "unbatched" and number > 1:
+                continue
+            made = _timed(way, found[name], device)
+            if number == 1:
+                wanted = made if wanted is None else wanted
+                if made.shape != wanted.shape:
+                    raise invalid([Offence("frames", f"{name} gives {list(made.shape)}", f"{list(wanted.shape)}")])
+                found[name].judged = judge(made, wanted)
+            del made
+            took, after = found[name].times[-1], time.monotonic() - began
+            print(f"{half} {name} {number}: {took:.1f} ms; {after:.1f} s after the half began", flush=True)
+        wanted = None
+        peer = median(found["diffusers"].times) if "diffusers" in found else None
+        yield [_row(half, name, one, asked, peer) for name, one in found.items()]
+
+
+def _timed(way: Way, into: Measured, device: torch.device) -> torch.Tensor:
     if device.type != "cuda":
-        return way(), None
+        begun = time.perf_counter()
+        made = way()
+        into.times.append(1e3 * (time.perf_counter() - begun))
+        return made
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    return way(), torch.cuda.max_memory_allocated(device) - before
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    made = way()
+    end.record()
+    torch.cuda.synchronize(device)
+    into.times.append(float(start.elapsed_time(end)))
+    into.peak = max(into.peak or 0, torch.cuda.max_memory_allocated(device) - before)
+    return made
 
 
-def _row(
-    half: str, name: str, times: list[float], peak: int | None, judged: float, asked: Asked, peer: float | None
-) -> Row:
-    ms = median(times)
+def _row(half: str, name: str, found: Measured, asked: Asked, peer: float | None) -> Row:
+    ms, judged = median(found.times), found.judged
     frames = decoded_frames(encoded_latents(asked.frames)) if half == "decode" else asked.frames
     return Row(
         half=half,
         name=name,
         ms=ms,
-        least_ms=min(times),
-        most_ms=max(times),
+        least_ms=min(found.times),
+        most_ms=max(found.times),
         chunk_ms=ms / math.ceil(frames / CHUNK_FRAMES),
         frames_per_second=1e3 * frames / ms,
-        peak_bytes=peak,
+        peak_bytes=found.peak,
         psnr=judged if half == "decode" and math.isfinite(judged) else None,
         error=judged if half == "encode" else None,
         ratio=None if peer is None else peer / ms,
@@ -326,9 +393,22 @@ def _asked(given: argparse.Namespace) -> Asked:
     ]
     if given.frames < 22 or (given.frames - 5) % CHUNK_FRAMES:
         offences.append(Offence("frames", str(given.frames), "17 k + 5, 22 or more: what both decode and encode take"))
+    strange = [name for name in given.ways if name not in WAYS]
+    if strange or "unbatched" not in given.ways:
+        offences.append(Offence("ways", ", ".join(given.ways), f"some of {', '.join(WAYS)}, and unbatched always"))
     if offences:
         raise invalid(offences)
-    return Asked(given.sizes, given.width, given.height, given.frames, dtype, given.runs, given.peer)
+    return Asked(
+        given.sizes,
+        given.width,
+        given.height,
+        given.frames,
+        dtype,
+        given.runs,
+        given.encode_runs or given.runs,
+        given.peer,
+        given.ways,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -340,6 +420,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dtype", choices=("float16", "float32"), help="Default: float16, on a CPU float32.")
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda, cuda:N. Default: auto.")
     parser.add_argument("--runs", type=positive, default=3, metavar="N", help="Timed runs of each. Default: 3.")
+    parser.add_argument("--encode-runs", type=positive, metavar="N", help="Timed runs of encodes. Default: as --runs.")
+    parser.add_argument("--ways", type=names, default=WAYS, metavar="W,..", help=f"Default: {','.join(WAYS)}.")
     parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     return parser
