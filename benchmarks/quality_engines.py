@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.quality_plan import EXACT, W4A4, Schedule, Way
+from h3runtime.backends.attention.base import AttentionBackend
 from h3runtime.checkpoint.embedded.packaged import FOLDER
 from h3runtime.checkpoint.embedded.sets import embedded_set
 from h3runtime.cli.generation.judging import rule_on
@@ -90,15 +91,29 @@ class Engines:
         return spec, Conditioned.of(spec, text, conditions)
 
     def make(self, way: Way, schedule: Schedule, spec: GenerateSpec, given: Conditioned) -> Made:
-        engine = self.engine(way)
-        asked = replace(spec, attention=way.attention, reuse=way.reuse, sampling=_sampling(spec, schedule))
-        attention = attention_of(asked, engine.attention, engine.attentions)
-        network, run, began = engine.models.transformer_of(spec.task), _idle(), time.monotonic()
-        sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None, engine.attentions.tally)
-        latents = sampler.sample(asked, given, run, Diagnosis(asked))
-        sampled, count = time.monotonic() - began, forwards(asked.sampling) - len(run.skipped)
+        run, began = _idle(), time.monotonic()
+        latents, count = self.sample(way, schedule, spec, given, run=run)
+        sampled = time.monotonic() - began
         made = self._decoded(latents, spec, run)
         return replace(made, seconds=time.monotonic() - began, sampling=sampled, forwards=count)
+
+    def sample(
+        self,
+        way: Way,
+        schedule: Schedule,
+        spec: GenerateSpec,
+        given: Conditioned,
+        attention: AttentionBackend | None = None,
+        run: Run | None = None,
+    ) -> tuple[Latents, int]:
+        """Latents, and how many times the model was evaluated. attention: in place of the way's own."""
+        engine, run = self.engine(way), run or _idle()
+        asked = replace(spec, attention=way.attention, reuse=way.reuse, sampling=_sampling(spec, schedule))
+        attention = attention or attention_of(asked, engine.attention, engine.attentions)
+        network = engine.models.transformer_of(spec.task)
+        sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None, engine.attentions.tally)
+        latents = sampler.sample(asked, given, run, Diagnosis(asked))
+        return latents, forwards(asked.sampling) - len(run.skipped)
 
     def _decoded(self, latents: Latents, spec: GenerateSpec, run: Run) -> Made:
         engine, figures = self.engine(EXACT), measure_latents(latents)
