@@ -31,6 +31,8 @@ SMALLEST_AMAX: Final = 1e-12
 KEPT: Final = 4
 """Planned graphs: a server sees few shapes, and each holds a workspace."""
 SCALARS: Final = ("descale_q", "descale_k", "descale_v", "descale_s", "scale_s", "scale_o")
+MAXIMA: Final = ("amax_s", "amax_o")
+"""Outputs that nobody reads here: the samples of cudnn-frontend give every graph a place for them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,7 @@ class CudnnFp8Attention(Kernel):
             "scale_s": one * LARGEST,
             "scale_o": 1 / v.descale if in_fp8 else one,
             "o": _heads_first(out),
-        }
+        } | {name: torch.empty_like(one) for name in MAXIMA}
         stream = torch.cuda.current_stream(out.device).cuda_stream
         import_module("cudnn").set_stream(handle=self._handle, stream=stream)
         pack = {planned.tensors[name]: tensor for name, tensor in given.items()}
@@ -141,7 +143,8 @@ def _planned(q: torch.Tensor, handle: Any) -> Planned:
     o.set_output(True).set_dim(dim).set_stride(stride)
     o.set_data_type(types.FP8_E4M3 if on_hopper else types.BFLOAT16)
     for unread in amax:
-        unread.set_output(False).set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1]).set_data_type(types.FLOAT)
+        unread.set_output(True).set_dim([1, 1, 1, 1]).set_stride([1, 1, 1, 1]).set_data_type(types.FLOAT)
     graph.build([cudnn.heur_mode.A, cudnn.heur_mode.FALLBACK])
     workspace = torch.empty(max(1, graph.get_workspace_size()), dtype=torch.uint8, device=q.device)
-    return Planned(graph, {**tensors, "o": o}, workspace, torch.float8_e4m3fn if on_hopper else torch.bfloat16)
+    tensors |= {"o": o, **dict(zip(MAXIMA, amax, strict=True))}
+    return Planned(graph, tensors, workspace, torch.float8_e4m3fn if on_hopper else torch.bfloat16)

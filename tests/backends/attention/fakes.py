@@ -99,11 +99,13 @@ class FakeGraph:
 
     def sdpa_fp8(self, *, attn_scale: float, generate_stats: bool, name: str, **ports: FakeTensor) -> tuple[Any, ...]:
         assert not generate_stats and name
-        self.scale, self.ports = attn_scale, ports | {"o": FakeTensor()}
-        return self.ports["o"], None, FakeTensor(), FakeTensor()
+        made = {name: FakeTensor() for name in ("o", "amax_s", "amax_o")}
+        self.scale, self.ports = attn_scale, ports | made
+        return made["o"], None, made["amax_s"], made["amax_o"]
 
     def build(self, modes: list[str]) -> None:
-        assert modes == ["a", "fallback"] and self.ports["o"].facts["output"]
+        assert modes == ["a", "fallback"]
+        assert all(self.ports[name].facts["output"] for name in ("o", "amax_s", "amax_o"))
 
     def get_workspace_size(self) -> int:
         return 0
