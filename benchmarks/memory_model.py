@@ -1,8 +1,16 @@
-"""Predicted against measured peaks of memory: `memory_model.py [--device cuda] [--layout nvfp4 bf16] [--tiny]`.
+"""Predicted against measured peaks of memory: `memory_model.py [--layout NAME ...] [--attention NAME ...] [--whole]`.
 
-Runs requests of the published sizes through an engine of zero weights (`zero_engine`), a step or two each, and prints
-one JSON object a request as soon as it is done: rows, predicted and measured peak, both above what the engine holds,
-and every stage. A request that fails prints its error; the others run. About three minutes on an H200.
+An engine of made-up weights at the published sizes (`made_set`: no file is written, loading is the engine's own), and
+for every case one JSON object as soon as it is done; a table at the end. A case that fails prints its error; the others
+run. Sampling is stopped after a few blocks, which are all alike: about a second a case and ten a layout, so that a grid
+of layouts, attention backends and sizes takes a minute and a half on an H200.
+
+    layout       how a set is stored, and the linear backend that it is loaded for (`LAYOUTS`)
+    predicted    GiB of the whole engine while it samples, as admission counts them
+    measured     the same by PyTorch's allocator
+    above        predicted over measured, both without what the engine holds between requests
+    whole requests, every stage measured, are two with the first layout; with `--whole` all, three minutes more
+    `--tiny`     small models and requests, on a CPU too, to try the script itself
 """
 
 from __future__ import annotations
@@ -13,32 +21,70 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Final
+from unittest.mock import patch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
+from benchmarks import made_set
 from benchmarks.made_media import write_clip, write_picture, write_sound
-from benchmarks.zero_engine import zero_engine
+from h3runtime.checkpoint import load
+from h3runtime.checkpoint.partition import FL2VA, REF2VA
+from h3runtime.checkpoint.synthetic.published import SetFormat
 from h3runtime.core import (
     ClipInput,
     GenerateSpec,
     MediaFile,
+    Progress,
     ReferenceInput,
     SamplerSettings,
     SoundInput,
     Task,
 )
+from h3runtime.engine import resident
+from h3runtime.engine.load import Loader, Models
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.errors import JobCancelled
+from h3runtime.settings import resolve
+
+GIB: Final = 2**30
+LOOKS: Final = 12
+"""Of a run at whether to stop, from the begin of its sampling on: two in a block, so some four blocks are done."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """kind: of the stored set. linear: backend that it is loaded for. beside: backends that a request may name then."""
+
+    kind: SetFormat
+    linear: str
+    beside: tuple[str, ...] = ()
+
+
+LAYOUTS: Final[Mapping[str, Layout]] = MappingProxyType(
+    {
+        "nvfp4": Layout("nvfp4", "dequant", ("nvfp4_emulated",)),
+        "bf16": Layout("bf16", "resident_bf16"),
+        "fp8": Layout("nvfp4", "fp8"),
+        "int8": Layout("int8_convrot", "int8"),
+        "fp8_scaled": Layout("fp8_scaled", "fp8"),
+    }
+)
+USUAL: Final = ("nvfp4", "bf16", "fp8", "int8")
+ATTENTION: Final = ("sdpa", "cudnn_sdpa", "fa4", "sage2", "h3_attn8")
+"""With every layout; the first one is run with all that can run there."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """quick: run with every layout."""
+    """brief, quick: of whole requests, run in any case, and with every layout. attention, linear: that it names."""
 
     width: int
     height: int
@@ -46,60 +92,112 @@ class Case:
     steps: int
     references: bool = False
     prompt: str = "a red ball bouncing on a blue floor"
+    brief: bool = False
     quick: bool = True
     n: int = 1
+    attention: str | None = None
+    linear: str | None = None
 
     @property
     def name(self) -> str:
         told = f"{self.width}x{self.height}x{self.frames}, {self.steps} steps"
-        return (
-            told + ", references" * self.references + ", long text" * (len(self.prompt) > 1000) + ", n" * (self.n > 1)
-        )
+        told += ", references" * self.references + ", long text" * (len(self.prompt) > 1000) + ", n" * (self.n > 1)
+        return ", ".join([told, *filter(None, (self.attention, self.linear))])
 
 
-CASES = (
-    Case(320, 192, 22, 12),
+SIZES: Final = (Case(1344, 768, 124, 12), Case(640, 384, 39, 12))
+SMALL_SIZES: Final = (Case(128, 96, 22, 2), Case(64, 64, 5, 2))
+CASES: Final = (
+    Case(320, 192, 22, 12, brief=True),
     Case(1344, 768, 124, 2),
-    Case(960, 544, 124, 1, references=True),
+    Case(960, 544, 124, 1, references=True, brief=True),
     Case(960, 544, 124, 2),
     Case(320, 192, 22, 1, prompt="word " * 1300),
     Case(864, 480, 141, 1, quick=False),
     Case(320, 192, 22, 1, quick=False, n=2),
     Case(1344, 768, 362, 1, quick=False),
 )
-SMALL = (Case(64, 64, 5, 1), Case(128, 96, 22, 2), Case(128, 96, 22, 1, references=True))
+SMALL: Final = (Case(64, 64, 5, 1), Case(128, 96, 22, 2), Case(128, 96, 22, 1, references=True))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--layout", nargs="+", choices=("nvfp4", "bf16"), default=("nvfp4", "bf16"))
-    parser.add_argument("--tiny", action="store_true", help="small models and requests, to try the script itself")
-    given = parser.parse_args()
-    for index, layout in enumerate(given.layout):
-        with tempfile.TemporaryDirectory() as folder:
-            cases = SMALL if given.tiny else tuple(case for case in CASES if case.quick or index == 0)
-            for told in measured(given.device, layout, cases, Path(folder), tiny=given.tiny):
-                print(json.dumps({"layout": layout, **told}), flush=True)
+    given = _parser().parse_args()
+    found = []
+    for index, name in enumerate(given.layout):
+        with tempfile.TemporaryDirectory(prefix="h3-memory-") as folder:
+            for told in measured(given, name, Path(folder), first=index == 0):
+                found.append({"layout": name, **told})
+                print(json.dumps(found[-1]), flush=True)
+    print(table(found))
 
 
-def measured(
-    device: str, layout: Any, cases: tuple[Case, ...], folder: Path, *, tiny: bool = False
-) -> Iterator[dict[str, Any]]:
-    began = time.monotonic()
-    engine = zero_engine(device, layout, folder, tiny=tiny)
+def measured(given: argparse.Namespace, name: str, folder: Path, *, first: bool) -> Iterator[dict[str, Any]]:
+    """first: the layout with which all is run that is run once."""
+    layout, began = LAYOUTS[name], time.monotonic()
+    engine = made_engine(given.device, layout, folder, tiny=given.tiny)
     warm_up(engine, folder)
     yield {"held_bytes": held(engine), "made_seconds": round(time.monotonic() - began, 1)}
-    for case in cases:
-        try:
-            yield {"case": case.name, **figures(engine, spec_of(case, folder))}
-        except Exception as error:
-            yield {"case": case.name, "error": f"{type(error).__name__}: {error}"}
+    for case in grid(layout, SMALL_SIZES if given.tiny else SIZES, attentions(engine, given.attention, first=first)):
+        yield _told(engine, case, folder, sampled)
+    for case in whole(given, first=first):
+        yield _told(engine, case, folder, figures)
     engine.close()
     del engine
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()
+
+
+def attentions(engine: ResidentEngine, asked: Sequence[str] | None, *, first: bool) -> tuple[str, ...]:
+    if asked:
+        return tuple(asked)
+    able = [b.name for b in engine.attentions.backends if engine.attentions.why_unavailable(b) is None]
+    return (*ATTENTION, *(name for name in able if first and name not in ATTENTION))
+
+
+def grid(layout: Layout, sizes: Sequence[Case], names: Sequence[str]) -> Iterator[Case]:
+    for size in sizes:
+        for name in names:
+            yield replace(size, attention=name)
+        for linear in layout.beside:
+            yield replace(size, linear=linear)
+
+
+def whole(given: argparse.Namespace, *, first: bool) -> tuple[Case, ...]:
+    if given.tiny:
+        return SMALL if given.whole else ()
+    wanted = (case for case in CASES if case.quick or first)
+    return tuple(case for case in wanted if given.whole or (first and case.brief))
+
+
+Measure = Callable[[ResidentEngine, GenerateSpec], dict[str, Any]]
+
+
+def _told(engine: ResidentEngine, case: Case, folder: Path, measure: Measure) -> dict[str, Any]:
+    try:
+        return {"case": case.name, **measure(engine, spec_of(case, folder))}
+    except Exception as error:
+        return {"case": case.name, "error": f"{type(error).__name__}: {error}"}
+
+
+class OneTransformer(Loader):
+    """The FL2VA transformer in both places, so that references can be run without a second one's memory."""
+
+    def models(self, compute_dtype: torch.dtype) -> Models:
+        found = super().models(compute_dtype)
+        (only,) = found.transformers.values()
+        twin = replace(found.facts[0], partition=REF2VA, bytes=0)
+        return replace(found, transformers={FL2VA: only, REF2VA: only}, facts=(*found.facts, twin))
+
+
+def made_engine(device: str, layout: Layout, folder: Path, *, tiny: bool = False) -> ResidentEngine:
+    """Loaded, ready to generate; both partitions are one and the same transformer. Nothing has been run yet."""
+    paths = made_set.holes(folder / "set", layout.kind, tiny=tiny)
+    settings = resolve({"device": device, "data_dir": folder / "data", "linear": layout.linear, **paths})
+    engine = ResidentEngine(settings, profile_memory=True, warm_up=False, partitions=(FL2VA,))
+    with patch.object(load, "stream", made_set.stream), patch.object(resident, "Loader", OneTransformer):
+        engine.load(lambda _: None)
+    return engine
 
 
 def warm_up(engine: ResidentEngine, folder: Path) -> None:
@@ -111,6 +209,46 @@ def warm_up(engine: ResidentEngine, folder: Path) -> None:
 def held(engine: ResidentEngine) -> int:
     told = engine.estimate(spec_of(Case(64, 64, 5, 1), Path("/"))).memory
     return told["weights_bytes"] + told["process_bytes"]
+
+
+class _Stopper:
+    """Lets a run sample a few blocks and takes the peak that the allocator had in them."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.peak, self._device, self._looks, self._stage = 0, device, 0, ""
+
+    def on_progress(self, progress: Progress) -> None:
+        self._stage = progress.stage
+
+    def should_stop(self) -> bool:
+        self._looks += self._stage == "sampling"
+        if self._looks < LOOKS:
+            return False
+        if self._device.type == "cuda":
+            self.peak = int(torch.cuda.max_memory_allocated(self._device))
+        return True
+
+
+def sampled(engine: ResidentEngine, spec: GenerateSpec) -> dict[str, Any]:
+    """The sampling's peak, of as much of it as was run. On a CPU there is none."""
+    estimate, began = engine.estimate(spec), time.monotonic()
+    stopper = _Stopper(engine.device)
+    # A first call of a backend may compile, and compares it with fp32: no part of what it takes.
+    if spec.attention is not None:
+        engine.attentions.choose(spec.attention)
+    with suppress(JobCancelled):
+        engine.generate(spec, stopper.on_progress, stopper.should_stop)
+    memory = estimate.memory
+    base = memory["weights_bytes"] + memory["process_bytes"]
+    return {
+        "rows": sum(estimate.rows.values()),
+        "predicted_bytes": base + memory["sampling_bytes"],
+        "measured_bytes": stopper.peak,
+        "above": round(memory["sampling_bytes"] / max(1, stopper.peak - base), 3),
+        "sampling_bytes": memory["sampling_bytes"],
+        "measured_above_bytes": stopper.peak - base,
+        "seconds": round(time.monotonic() - began, 2),
+    }
 
 
 def figures(engine: ResidentEngine, spec: GenerateSpec) -> dict[str, Any]:
@@ -155,6 +293,8 @@ def spec_of(case: Case, folder: Path) -> GenerateSpec:
         scratch=folder,
         n=case.n,
         overwrite=True,
+        attention=case.attention,
+        linear=case.linear,
     )
     if not case.references:
         return spec
@@ -171,6 +311,31 @@ def references(folder: Path, width: int, height: int) -> Iterator[ReferenceInput
     yield ReferenceInput("references[2]", "video", width, height, clip=ClipInput(clip, 0, 39), sound=SoundInput(clip))
     voice = MediaFile(write_sound(folder / "voice.wav", 3.0), "references[3]")
     yield ReferenceInput("references[3]", "audio", sound=SoundInput(voice))
+
+
+def table(found: Sequence[Mapping[str, Any]]) -> str:
+    """For people, in Markdown."""
+    lines = ["| layout | case | rows | predicted GiB | measured GiB | above |", "|" + "---|" * 6]
+    for told in found:
+        if "error" in told:
+            lines.append(f"| {told['layout']} | {told['case']} | {told['error']} | | | |")
+        elif "case" in told:
+            sizes = (f"{told[name] / GIB:.2f}" for name in ("predicted_bytes", "measured_bytes"))
+            cells = [told["layout"], told["case"], f"{told['rows']:,}", *sizes, f"{told['above']:.3f}"]
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="memory_model.py", description="Predicted against measured peaks of memory.")
+    parser.add_argument("--device", default="cuda", help="Default: cuda.")
+    parser.add_argument(
+        "--layout", nargs="+", choices=tuple(LAYOUTS), default=USUAL, help=f"Default: {' '.join(USUAL)}."
+    )
+    parser.add_argument("--attention", nargs="+", metavar="NAME", help="Default: five, and the first layout with all.")
+    parser.add_argument("--whole", action="store_true", help="All whole requests, three minutes more.")
+    parser.add_argument("--tiny", action="store_true", help="Small models and requests, to try the script itself.")
+    return parser
 
 
 if __name__ == "__main__":

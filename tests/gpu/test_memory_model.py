@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.memory_model import Case, figures, spec_of, warm_up
-from benchmarks.zero_engine import zero_engine
+from benchmarks.memory_model import LAYOUTS, Case, figures, made_engine, sampled, spec_of, warm_up
 from h3runtime.engine.capacity import capacity_bytes, host_free_bytes
 from h3runtime.engine.preview import ColourMap
 from h3runtime.engine.resident import ResidentEngine
@@ -29,30 +28,39 @@ CASES = (
 
 
 @pytest.fixture(scope="module")
-def zeros(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResidentEngine]:
-    folder = tmp_path_factory.mktemp("zeros")
-    engine = zero_engine(str(cuda), "nvfp4", folder)
+def made(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResidentEngine]:
+    folder = tmp_path_factory.mktemp("made")
+    engine = made_engine(str(cuda), LAYOUTS["nvfp4"], folder)
     warm_up(engine, folder)
     yield engine
     engine.close()
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_peaks_are_within_15_percent(zeros: ResidentEngine, tmp_path: Path, note: Note, case: Case) -> None:
-    told = figures(zeros, spec_of(case, tmp_path))
+def test_peaks_are_within_15_percent(made: ResidentEngine, tmp_path: Path, note: Note, case: Case) -> None:
+    told = figures(made, spec_of(case, tmp_path))
     note(f"{case.name}: {told['ratio']} of the whole, {told['above']} above what is held, {told['measured_above']}")
     assert 0.85 <= told["ratio"] <= 1.15
 
 
-def test_a_clip_that_no_card_holds_is_told_what_would_fit(zeros: ResidentEngine, tmp_path: Path) -> None:
-    estimate = zeros.estimate(spec_of(Case(8192, 8192, 362, 1), tmp_path))
+@pytest.mark.parametrize("attention", ["sdpa", "cudnn_sdpa", "h3_attn8"])
+def test_the_peak_of_sampling_is_within_15_percent(
+    made: ResidentEngine, tmp_path: Path, note: Note, attention: str
+) -> None:
+    told = sampled(made, spec_of(Case(1344, 768, 124, 12, attention=attention), tmp_path))
+    note(f"{attention}: {told['above']} above what is held, {told['measured_above_bytes']} bytes")
+    assert 0.85 <= told["above"] <= 1.15
+
+
+def test_a_clip_that_no_card_holds_is_told_what_would_fit(made: ResidentEngine, tmp_path: Path) -> None:
+    estimate = made.estimate(spec_of(Case(8192, 8192, 362, 1), tmp_path))
     assert not estimate.fits and "8192x8192" in estimate.would_fit
 
 
-def test_an_estimate_leaves_the_device_alone(zeros: ResidentEngine, tmp_path: Path) -> None:
-    before = torch.cuda.memory_stats(zeros.device)["allocation.all.allocated"]
-    zeros.estimate(spec_of(Case(1344, 768, 362, 12), tmp_path))
-    assert torch.cuda.memory_stats(zeros.device)["allocation.all.allocated"] == before
+def test_an_estimate_leaves_the_device_alone(made: ResidentEngine, tmp_path: Path) -> None:
+    before = torch.cuda.memory_stats(made.device)["allocation.all.allocated"]
+    made.estimate(spec_of(Case(1344, 768, 362, 12), tmp_path))
+    assert torch.cuda.memory_stats(made.device)["allocation.all.allocated"] == before
 
 
 def test_a_device_that_shares_the_hosts_memory_is_judged_by_that(cuda: torch.device) -> None:
