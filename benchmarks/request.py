@@ -1,4 +1,4 @@
-"""A whole request through HTTP: `request.py [--frames F] [--runs N] [--output R.json] [settings]`.
+"""A whole request through HTTP: `request.py [--contract NAME] [--made FORMAT] [--peer diffusers] [settings]`.
 
 Starts `h3runtime serve` as an operator would, waits until it is ready, and asks for one clip after another, each with
 its own seed. Prints a table and, with `--output`, writes JSON. Does not judge.
@@ -6,20 +6,27 @@ its own seed. Prints a table and, with `--output`, writes JSON. Does not judge.
     cold       from the start of the process to its first answer that it is ready
     first      the first clip: it pays for what is initialised late
     warm       the clips after it, median, least and most; the same prompt, so its text is in the cache
-    fresh      one with a prompt that no cache knows
+    fresh      with a prompt that no cache knows
     total      from the request's first byte to the last one of the clip, as a client sees it
     stages     seconds of each as the job tells them; `rest` is what the total has beyond them: the line, HTTP, the file
+    diffusers  with `--peer`: its own pipeline for the same clip and prompts of as many rows (`request_peer`), from the
+               call to the MP4, in a process of its own that ends before the server starts: two sets of weights are more
+               than one card holds, so the clips aren't taken in turn. One machine, one run
+    ratio      its median over that of the fresh clips, which encode their prompt as it does
+
+`--made`: a made-up set of the published sizes in that format, whose weights are made on the device (`made_set`).
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
@@ -27,24 +34,38 @@ from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from benchmarks.contract import contract_names, read_contract
 from benchmarks.machine import this_runtime
 from benchmarks.script import positive
 from benchmarks.served import Server, until
+from h3runtime.checkpoint.synthetic.published import FORMATS
 from h3runtime.cli.report import say
 
 PROMPT: Final = "a red ball bouncing on a blue floor"
 FRESH: Final = "a green cube turning above a white floor"
 ENDED: Final = ("succeeded", "failed", "cancelled", "expired")
 SEED: Final = 440_407
+PEERS: Final = ("diffusers",)
+ROOT: Final = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
+    """first_steps: of the first clip alone. prompt_rows: of every prompt, a row a byte; None leaves it as it is."""
+
     width: int
     height: int
     frames: int
     steps: int
     runs: int
+    fresh: int = 1
+    first_steps: int | None = None
+    prompt_rows: int | None = None
+
+    def prompt(self, text: str, number: int = 0) -> str:
+        """Another one for another number."""
+        told = f"{number}: {text}" if number else text
+        return told if self.prompt_rows is None else told.ljust(self.prompt_rows, "~")[: self.prompt_rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +80,19 @@ class Made:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given, flags = _parser().parse_known_args(arguments)
-    asked = Asked(given.width, given.height, given.frames, given.steps, given.runs)
+    asked = _asked(given)
     with tempfile.TemporaryDirectory(prefix="h3-request-") as folder:
-        report = measure(asked, Path(folder), given.engine, _settings(flags))
+        peer = None if given.peer is None else peer_clips(asked, given.peer_runs, Path(folder), tiny=given.tiny)
+        _keep(given.output, {"peer": peer})
+        engine, settings = given.engine, _settings(flags)
+        if given.made is not None:
+            from benchmarks import made_set
+
+            engine = made_set.FACTORY
+            settings |= {name: str(path) for name, path in _set(given, Path(folder)).items()}
+        report = {**measure(asked, Path(folder), engine, settings), "made": given.made, "peer": peer}
     print(table(report))
-    if given.output is not None:
-        given.output.write_text(json.dumps(report, indent=2) + "\n")
-        say(f"{given.output}: written")
+    _keep(given.output, report)
     return 0
 
 
@@ -75,13 +102,31 @@ def measure(asked: Asked, folder: Path, engine: str | None, settings: Mapping[st
     with Server(folder, engine, **settings) as server:
         server.ready()
         cold = time.monotonic() - began
+        say(f"ready after {cold:.1f} s")
         return _report(asked, cold, clips(server, asked), server.ask("GET", "/ready").json)
 
 
+def peer_clips(asked: Asked, runs: int, folder: Path, *, tiny: bool) -> dict[str, Any]:
+    """What `request_peer` tells. RuntimeError for one that fails."""
+    told, output = asdict(asked), folder / "peer.json"
+    flags = [item for name in ("width", "height", "frames", "steps") for item in (f"--{name}", str(told[name]))]
+    prompts = [asked.prompt(FRESH, number) for number in range(runs)]
+    command = [sys.executable, str(ROOT / "benchmarks" / "request_peer.py"), *flags, "--seed", str(SEED)]
+    command += ["--output", str(output), *(["--tiny"] if tiny else []), "--prompt", *prompts]
+    # stdout is for our table: what it prints goes where progress goes.
+    if subprocess.run(command, cwd=ROOT, check=False, stdout=sys.stderr.fileno()).returncode:
+        raise RuntimeError("diffusers' clip could not be made")
+    found: dict[str, Any] = json.loads(output.read_text())
+    return found
+
+
 def clips(server: Server, asked: Asked) -> dict[str, list[Made]]:
-    """The first one, the warm ones, a fresh one."""
-    first, *warm = (make(server, asked, PROMPT, SEED + index) for index in range(asked.runs + 1))
-    return {"first": [first], "warm": warm, "fresh": [make(server, asked, FRESH, SEED)]}
+    """The first one, the warm ones, the fresh ones."""
+    begun = replace(asked, steps=asked.first_steps or asked.steps)
+    first = make(server, begun, asked.prompt(PROMPT), SEED)
+    warm = [make(server, asked, asked.prompt(PROMPT), SEED + 1 + index) for index in range(asked.runs)]
+    fresh = [make(server, asked, asked.prompt(FRESH, number), SEED) for number in range(asked.fresh)]
+    return {"first": [first], "warm": warm, "fresh": fresh}
 
 
 def make(server: Server, asked: Asked, prompt: str, seed: int) -> Made:
@@ -96,6 +141,7 @@ def make(server: Server, asked: Asked, prompt: str, seed: int) -> Made:
     clip = server.ask("GET", f"{path}/content")
     total = time.monotonic() - began
     stages = {name: seconds for name, seconds in job["timings"].items() if name != "total"}
+    say(f"{asked.steps} steps: {total:.2f} s, {json.dumps(stages)}")
     return Made(total, stages, total - sum(stages.values()), len(clip.body))
 
 
@@ -105,11 +151,32 @@ def table(report: dict[str, Any]) -> str:
     head = ["", "clips", "total", "least..most", *stages, "rest"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for name, made in report["clips"].items():
-        totals = [clip["total"] for clip in made]
-        cells = [name, str(len(made)), f"{median(totals):.3f}", f"{min(totals):.3f}..{max(totals):.3f}"]
-        cells += [f"{median(clip['stages'].get(stage, 0.0) for clip in made):.3f}" for stage in stages]
-        lines.append("| " + " | ".join([*cells, f"{median(clip['rest'] for clip in made):.3f}"]) + " |")
-    return "\n".join([*lines, "", f"cold start: {report['cold_seconds']:.2f} s"])
+        if made:
+            lines.append(_row(name, made, stages))
+    lines += ["", f"cold start: {report['cold_seconds']:.2f} s"]
+    return "\n".join([*lines, *_beside(report)])
+
+
+def _row(name: str, made: Sequence[Mapping[str, Any]], stages: Sequence[str]) -> str:
+    totals = [clip["total"] for clip in made]
+    cells = [name, str(len(made)), f"{median(totals):.3f}", f"{min(totals):.3f}..{max(totals):.3f}"]
+    cells += [f"{median(clip['stages'].get(stage, 0.0) for clip in made):.3f}" for stage in stages]
+    return "| " + " | ".join([*cells, f"{median(clip.get('rest', 0.0) for clip in made):.3f}"]) + " |"
+
+
+def _beside(report: Mapping[str, Any]) -> list[str]:
+    """The peer's own table and the ratio."""
+    peer = report.get("peer")
+    if peer is None:
+        return []
+    stages = list(peer["clips"][0]["stages"])
+    head = ["", "clips", "total", "least..most", *stages, "rest"]
+    lines = ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), _row("diffusers", peer["clips"], stages)]
+    ours, theirs = ([clip["total"] for clip in made] for made in (report["clips"]["fresh"], peer["clips"]))
+    if not ours:
+        return lines
+    least, most = min(theirs) / max(ours), max(theirs) / min(ours)
+    return [*lines, "", f"ratio of a fresh clip: {median(theirs) / median(ours):.2f}x ({least:.2f}..{most:.2f})"]
 
 
 def _report(asked: Asked, cold: float, made: dict[str, list[Made]], ready: dict[str, Any]) -> dict[str, Any]:
@@ -121,6 +188,28 @@ def _report(asked: Asked, cold: float, made: dict[str, list[Made]], ready: dict[
         "ready": ready,
         "clips": {name: [asdict(clip) for clip in each] for name, each in made.items()},
     }
+
+
+def _keep(output: Path | None, report: Mapping[str, Any]) -> None:
+    """Also between the two halves: the peer's takes minutes."""
+    if output is not None:
+        output.write_text(json.dumps(report, indent=2) + "\n")
+        say(f"{output}: written")
+
+
+def _set(given: argparse.Namespace, folder: Path) -> Mapping[str, Path]:
+    from benchmarks import made_set
+
+    return made_set.holes(folder / "set", given.made, tiny=given.tiny)
+
+
+def _asked(given: argparse.Namespace) -> Asked:
+    asked = Asked(given.width, given.height, given.frames, given.steps, given.runs, given.fresh, given.first_steps)
+    if given.contract is None:
+        return asked
+    told = read_contract(given.contract).contract
+    sizes = {"width": told.width, "height": told.height, "frames": told.frames, "steps": told.sampling.forwards}
+    return replace(asked, **sizes, prompt_rows=told.rows.text if given.made else None)
 
 
 def _settings(flags: Sequence[str]) -> dict[str, str]:
@@ -135,11 +224,19 @@ def _parser() -> argparse.ArgumentParser:
         prog="request.py",
         description="Time whole requests through HTTP. Any setting of `h3runtime serve` may follow as --name value.",
     )
+    names = ", ".join(contract_names())
+    parser.add_argument("--contract", metavar="NAME", help=f"Sizes and forwards of one of {names}.")
     parser.add_argument("--width", type=int, default=192, metavar="W", help="Default: 192, as the demo's clip.")
     parser.add_argument("--height", type=int, default=192, metavar="H", help="Default: 192.")
     parser.add_argument("--frames", type=int, default=39, metavar="F", help="Default: 39.")
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="Default: 12.")
-    parser.add_argument("--runs", type=positive, default=3, metavar="N", help="Warm clips. Default: 3.")
+    parser.add_argument("--runs", type=int, default=3, metavar="N", help="Warm clips. Default: 3.")
+    parser.add_argument("--fresh", type=int, default=1, metavar="N", help="Clips of new prompts. Default: 1.")
+    parser.add_argument("--first-steps", type=positive, metavar="N", help="Of the first clip. Default: as the others.")
+    parser.add_argument("--made", choices=FORMATS, help="Serve a made-up set of the published sizes in this format.")
+    parser.add_argument("--peer", choices=PEERS, help="Make the same clip with it, before the server starts.")
+    parser.add_argument("--peer-runs", type=positive, default=1, metavar="N", help="Its clips. Default: 1.")
+    parser.add_argument("--tiny", action="store_true", help="Small models in place of the published sizes.")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     return parser

@@ -97,8 +97,17 @@ class Server:
         return None
 
     def ready(self) -> Server:
-        until(lambda: self.ask("GET", "/ready").status == 200)
+        """RuntimeError, with the reason that it tells, for one that never will be."""
+        until(self._is_ready)
         return self
+
+    def _is_ready(self) -> bool:
+        if (code := self._process.poll()) is not None:
+            raise RuntimeError(f"the server ended with {code}")
+        answer = self.ask("GET", "/ready")
+        if answer.status != 200 and answer.json["status"] == "dead":
+            raise RuntimeError(f"the engine can't start: {answer.json['reason']}")
+        return answer.status == 200
 
     def ask(self, method: str, path: str, body: object = None, **headers: str) -> Answer:
         """One request on a connection of its own. body: bytes as they are, else JSON."""

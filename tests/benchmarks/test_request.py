@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
-from benchmarks.request import main
+from benchmarks import request
+from benchmarks.request import PROMPT, Asked, Made, main, table
 
+SIZES = Asked(width=64, height=64, frames=22, steps=2, runs=0)
 TINY = (
     "--width",
     "64",
@@ -40,3 +43,26 @@ def test_cold_first_and_warm_are_told_apart(tmp_path: Path, capsys: pytest.Captu
 def test_a_setting_without_a_value_is_told() -> None:
     with pytest.raises(SystemExit, match="pairs"):
         main([*TINY, "--prompt-cache-bytes"])
+
+
+def test_prompts_of_a_made_set_have_the_rows_of_the_contract() -> None:
+    asked = replace(SIZES, prompt_rows=100)
+    prompts = [asked.prompt(PROMPT, number) for number in range(3)]
+    assert {len(prompt) for prompt in prompts} == {100} and len(set(prompts)) == 3
+    assert SIZES.prompt(PROMPT) == PROMPT
+
+
+def test_a_ratio_is_of_the_fresh_clips_and_the_peers() -> None:
+    stages = {"sampling": 1.0}
+    ours = {"first": [4.0], "warm": [], "fresh": [2.0, 2.5, 3.0]}
+    clips = {name: [asdict(Made(t, stages, 0.1, 1)) for t in totals] for name, totals in ours.items()}
+    peer = {"clips": [{"total": 5.0, "stages": stages | {"mux": 1.0}}]}
+    printed = table({"clips": clips, "cold_seconds": 9.0, "peer": peer})
+    assert "ratio of a fresh clip: 2.00x (1.67..2.50)" in printed and "| warm |" not in printed
+    assert "| diffusers | 1 | 5.000 | 5.000..5.000 | 1.000 | 1.000 | 0.000 |" in printed
+
+
+def test_a_peer_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(request, "ROOT", tmp_path)
+    with pytest.raises(RuntimeError, match="diffusers"):
+        request.peer_clips(SIZES, 1, tmp_path, tiny=True)

@@ -1,0 +1,317 @@
+"""diffusers' own pipeline for the clip that `request` asks our service for: `request_peer.py ... --output R.json`.
+
+A process of its own, started by `request --peer diffusers`: BF16 weights of two such pipelines are more than a card
+holds. Text to video as its documentation has it (`MiniMaxH3Blocks`, workflow t2va, dtype bfloat16 with its own islands
+in FP32, default attention, frames as pictures, `encode_video`), all parts resident on the device. Weights are made up:
+the transformer, in its full form, and the video VAE by the recipes that ours come from, the others as their libraries
+initialise them. Its text encoder ends after the layer that it reads and one more, 51 of 64, without which it would not
+fit beside the rest; that is in its favour. Tokens are bytes, as with our made-up sets.
+
+    conditioning    from the call to the first forward: tokens, the text encoder, noise, position ids
+    sampling        forwards and Euler steps between them
+    video_decode    the VAE, tiled, blended
+    frames          to 8 bits, to the host, to pictures
+    audio_decode    the VAE
+    mux             `encode_video`: H.264 and AAC through PyAV into an MP4
+
+The device is waited for at each of these borders, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import contextmanager
+from importlib.metadata import version
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import torch
+from torch import nn
+
+from benchmarks import made_set, vae
+from benchmarks.step_peer import peer_model, peer_weights
+from h3runtime.checkpoint.partition import FL2VA
+from h3runtime.checkpoint.synthetic import published
+from h3runtime.checkpoint.synthetic.byte_tokenizer import tokenizer_files
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes, VideoVaeSizes, video_vae_shapes
+from h3runtime.checkpoint.synthetic.made_files import MadeFile
+from h3runtime.checkpoint.synthetic.recipes.video_vae import video_vae
+from h3runtime.checkpoint.synthetic.synthesis import FULL, TINY, Order, plan
+from h3runtime.cli.report import say
+from h3runtime.conditioning.tokenizer import PromptTokenizer
+from h3runtime.core import FPS
+from h3runtime.vae.video_statistics import LATENTS_MEAN, LATENTS_STD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+READ_LAYER: Final = 50
+"""Whose result conditions; a stack that ends with it would norm it (its own text)."""
+SMALL_AUDIO: Final = {"encoder_dim": 8, "latent_dim": 256, "decoder_dim": 128}
+SMALL_TEXT: Final = {"intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
+REAL_TEXT: Final = {"intermediate_size": 25600, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
+
+
+class Laps:
+    """Seconds between marks, by the name of what they end; the device is done with it then."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.seconds: dict[str, float] = {}
+        self._device, self._last = device, 0.0
+
+    def begin(self) -> None:
+        self.seconds = {}
+        self._last = self._now()
+
+    def mark(self, name: str) -> None:
+        now = self._now()
+        self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
+        self._last = now
+
+    def _now(self) -> float:
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return time.monotonic()
+
+
+class Tokenizer:
+    """Ours, called as its own is."""
+
+    def __init__(self) -> None:
+        with tempfile.TemporaryDirectory(prefix="h3-peer-") as folder:
+            for name, content in tokenizer_files().items():
+                (Path(folder) / name).write_bytes(content)
+            self._ours = PromptTokenizer.from_folder(Path(folder))
+
+    def __call__(self, text: str, *, add_special_tokens: bool) -> dict[str, list[int]]:
+        assert not add_special_tokens
+        return {"input_ids": list(self._ours.encode(text))}
+
+
+class Processor:
+    """All of a Qwen3-VL processor that a prompt without media takes."""
+
+    def create_mm_token_type_ids(self, ids: Sequence[Sequence[int]]) -> list[list[int]]:
+        return [[0] * len(row) for row in ids]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    given = _parser().parse_args(arguments)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    began = time.monotonic()
+    pipe, sizes = made_pipeline(device, tiny=given.tiny)
+    laps = Laps(device)
+    _watch(pipe, laps)
+    say(f"diffusers: made in {time.monotonic() - began:.1f} s")
+    report: dict[str, Any] = {"made_seconds": time.monotonic() - began, **_versions(), "weights": sizes, "clips": []}
+    with tempfile.TemporaryDirectory(prefix="h3-peer-") as folder:
+        # What is initialised late is paid for here.
+        make(pipe, laps, given, given.prompt[0], 1, Path(folder))
+        for prompt in given.prompt:
+            report["clips"].append(make(pipe, laps, given, prompt, given.steps, Path(folder)))
+            say(f"diffusers: {json.dumps(report['clips'][-1])}")
+    if device.type == "cuda":
+        report["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+    given.output.write_text(json.dumps(report, indent=2) + "\n")
+    return 0
+
+
+def make(pipe: Any, laps: Laps, given: argparse.Namespace, prompt: str, forwards: int, folder: Path) -> dict[str, Any]:
+    """One clip, as its documentation makes one. forwards: one less than the grid points that it counts as steps."""
+    from diffusers.utils.export_utils import encode_video
+
+    clip = folder / "clip.mp4"
+    laps.begin()
+    made = pipe(
+        prompt=prompt,
+        width=given.width,
+        height=given.height,
+        num_frames=given.frames,
+        num_inference_steps=forwards + 1,
+        generator=torch.Generator().manual_seed(given.seed),
+        output=["videos", "audio", "sampling_rate"],
+    )
+    laps.mark("audio_decode")
+    frames, sound = made["videos"][0], made["audio"][0]
+    encode_video(frames, fps=FPS, output_path=str(clip), audio=sound, audio_sample_rate=made["sampling_rate"])
+    laps.mark("mux")
+    stages = dict(laps.seconds)
+    finite = bool(torch.isfinite(sound).all())
+    return {"total": sum(stages.values()), "stages": stages, "bytes": clip.stat().st_size, "finite": finite}
+
+
+def _watch(pipe: Any, laps: Laps) -> None:
+    """Marks at the borders of its stages, by hooks: nothing of the pipeline is replaced."""
+    sampling = [False]
+
+    def before_forward(*_: object) -> None:
+        if not sampling[0]:
+            sampling[0] = True
+            laps.mark("conditioning")
+
+    def decode(z: torch.Tensor, *, return_dict: bool = True) -> Any:
+        sampling[0] = False
+        laps.mark("sampling")
+        found = plain(z, return_dict=return_dict)
+        laps.mark("video_decode")
+        return found
+
+    def hear(latents: torch.Tensor, *, return_dict: bool = True) -> Any:
+        laps.mark("frames")
+        return plain_sound(latents, return_dict=return_dict)
+
+    plain, plain_sound = pipe.vae.decode, pipe.audio_vae.decode
+    pipe.transformer.register_forward_pre_hook(before_forward)
+    pipe.vae.decode, pipe.audio_vae.decode = decode, hear
+
+
+def made_pipeline(device: torch.device, *, tiny: bool) -> tuple[Any, dict[str, int]]:
+    """Ready to be called, and the bytes of its parts."""
+    import diffusers
+
+    built: Any = diffusers
+    parts = {
+        "transformer": _transformer(device, tiny=tiny),
+        "text_encoder": _text_encoder(device, tiny=tiny),
+        "vae": _video(device, tiny=tiny),
+        "audio_vae": _audio(device, tiny=tiny),
+    }
+    pipe = built.MiniMaxH3ModularPipeline(built.MiniMaxH3Blocks(), workflow="t2va")
+    schedulers = {"scheduler": built.MiniMaxH3Scheduler(12.0), "audio_scheduler": built.MiniMaxH3Scheduler(3.0)}
+    pipe.update_components(**parts, **schedulers, tokenizer=Tokenizer(), processor=Processor())
+    pipe.set_progress_bar_config(disable=True)
+    return pipe, {name: sum(t.nbytes for t in part.parameters()) for name, part in parts.items()}
+
+
+def _transformer(device: torch.device, *, tiny: bool) -> Any:
+    file = plan(Order("bf16", pruned=False, full_size=not tiny, partitions=(FL2VA,)))[0]
+    weights = made_set.values(file, device)
+    sizes = TransformerSizes(**{**_fields(TINY.transformer if tiny else FULL.transformer), "curve": None})
+    return peer_model(sizes, peer_weights(weights), weights["rope.inv_freq"])
+
+
+def _fields(sizes: TransformerSizes) -> dict[str, Any]:
+    return {name: getattr(sizes, name) for name in sizes.__dataclass_fields__}
+
+
+def _video(device: torch.device, *, tiny: bool) -> Any:
+    """BF16, but for what it keeps in FP32 itself."""
+    import diffusers
+
+    size = vae.SIZES["small" if tiny else "published"]
+    ours = VideoVaeSizes(
+        encoder_widths=size.encoder, width=size.width, inner=size.width, ffn=4 * size.width, layers=size.layers
+    )
+    recipe = video_vae(0, size.layers)
+    file = MadeFile("video", video_vae_shapes(ours), recipe, published.VIDEO_VAE_FP16, {})
+    build: Any = diffusers.AutoencoderKLMiniMaxH3
+    # Not on meta: it has buffers that no file fills.
+    with device:
+        model = build(
+            block_out_channels=size.encoder,
+            decoder_num_layers=size.layers,
+            decoder_num_attention_heads=size.heads,
+            decoder_attention_head_dim=size.head_dim,
+            latents_mean=tuple(LATENTS_MEAN),
+            latents_std=tuple(LATENTS_STD),
+        )
+    weights = made_set.values(file, device)
+    theirs = vae.peer_weights({n: t for n, t in weights.items() if not n.startswith("latents_")}, size)
+    model.load_state_dict({name: tensor.float() for name, tensor in theirs.items()}, strict=True, assign=True)
+    return _narrowed(model)
+
+
+def _audio(device: torch.device, *, tiny: bool) -> Any:
+    """FP32, as it keeps itself."""
+    import diffusers
+
+    build: Any = diffusers.AutoencoderKLMiniMaxH3Audio
+    with device:
+        model = build(**(SMALL_AUDIO if tiny else {}), latents_mean=[0.0] * 32, latents_std=[1.0] * 32)
+    return _narrowed(model)
+
+
+def _narrowed(model: Any) -> Any:
+    """As `from_pretrained(dtype=torch.bfloat16)` leaves it."""
+    for name, parameter in model.named_parameters():
+        if not set(name.split(".")) & set(model._keep_in_fp32_modules):
+            parameter.data = parameter.data.to(torch.bfloat16)
+    return model.eval().requires_grad_(False)
+
+
+def _text_encoder(device: torch.device, *, tiny: bool) -> nn.Module:
+    from transformers import Qwen3VLConfig, Qwen3VLForConditionalGeneration
+
+    sizes = TINY.text_encoder if tiny else FULL.text_encoder
+    head = (SMALL_TEXT if tiny else REAL_TEXT)["head_dim"]
+    text = {
+        "vocab_size": sizes.vocab,
+        "hidden_size": sizes.hidden,
+        "num_hidden_layers": READ_LAYER + 1,
+        "rope_theta": 5_000_000.0,
+        "rope_parameters": {
+            "rope_type": "default",
+            "rope_theta": 5_000_000.0,
+            "mrope_section": _axes(head),
+            "mrope_interleaved": True,
+        },
+        **(SMALL_TEXT if tiny else REAL_TEXT),
+    }
+    vision = {
+        "hidden_size": sizes.vision_hidden,
+        "intermediate_size": sizes.vision_intermediate,
+        "depth": sizes.vision_depth,
+        "num_heads": 4 if tiny else 16,
+        "out_hidden_size": sizes.hidden,
+        "num_position_embeddings": sizes.positions,
+        "deepstack_visual_indexes": [0, 1, 2] if tiny else [8, 16, 24],
+    }
+    config = Qwen3VLConfig(text_config=text, vision_config=vision)
+    with _of_dtype(torch.bfloat16), device:
+        model: nn.Module = Qwen3VLForConditionalGeneration(config)
+    return model.eval().requires_grad_(False)
+
+
+def _axes(head: int) -> list[int]:
+    """Frequencies of t, h and w: 24, 20, 20 of the released one's 64."""
+    half = head // 2
+    side = 5 * half // 16
+    return [half - 2 * side, side, side]
+
+
+@contextmanager
+def _of_dtype(dtype: torch.dtype) -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _versions() -> Mapping[str, str]:
+    return {name: version(name) for name in ("diffusers", "transformers", "torch")}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="request_peer.py", description="Time diffusers' own pipeline for one clip.")
+    parser.add_argument("--width", type=int, required=True)
+    parser.add_argument("--height", type=int, required=True)
+    parser.add_argument("--frames", type=int, required=True)
+    parser.add_argument("--steps", type=int, required=True, metavar="N", help="Forwards.")
+    parser.add_argument("--seed", type=int, required=True)
+    parser.add_argument("--prompt", nargs="+", required=True, metavar="TEXT", help="One clip for each.")
+    parser.add_argument("--tiny", action="store_true", help="Small models.")
+    parser.add_argument("--output", type=Path, required=True, metavar="R.json")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
