@@ -351,6 +351,16 @@ class Settings(BaseSettings):
         min_length=1,
         description="Who computes what lies between a block's matrix products; auto chooses one and says why.",
     )
+    cuda_graphs: Literal["auto", "on", "off"] = Field(
+        "auto",
+        description=(
+            "Whether a sampler step is recorded as a CUDA graph and replayed, with the same bits: auto, where the "
+            "warm-up measured that it helps; on, wherever it can be; off, never. Without a CUDA device: never."
+        ),
+    )
+    cuda_graph_bytes: int = Field(
+        GIB, ge=0, description="Device memory that recorded steps hold together, in bytes; one that needs more is none."
+    )
     warmup_shapes: Annotated[tuple[tuple[int, int, int], ...], NoDecode, BeforeValidator(_shapes)] = Field(
         # Two sizes: what a clip costs at least can be told from what it costs by its size (jobs/history.py).
         ((64, 64, 5), (256, 256, 5)),

@@ -68,7 +68,7 @@ class Judged:
 
 class Recordings:
     """All recordings of an engine, whose thread alone calls it. limit: bytes that they hold together. bytes: that they
-    hold now, for whoever asks."""
+    hold now, for whoever asks. measuring_seconds: that runs took longer because they were measured."""
 
     def __init__(self, mode: GraphMode, limit: int, device: torch.device) -> None:
         self.mode: GraphMode = mode if device.type == "cuda" else "off"
@@ -77,6 +77,7 @@ class Recordings:
         self.measures = False
         self.bytes = 0
         self.replays = 0
+        self.measuring_seconds = 0.0
         self._held: OrderedDict[Key, Recording] = OrderedDict()
         self._fault = ""
 
@@ -267,9 +268,11 @@ class RecordedDit:
         self, key: Key, prepared: Prepared, record: Callable[[], Recording], eager: Callable[[], Results]
     ) -> Recording | None:
         """Calls of attention that only a recording makes aren't the run's."""
-        rows, counted = prepared.layout.rows, self._tally.look()
+        rows, counted, began = prepared.layout.rows, self._tally.look(), time.perf_counter()
         found = self._store.make(key, record, eager, rows, pool_bytes(self._dit.config, rows, self._dit.dtype))
         self._tally.dispatches = counted.dispatches
+        if self._store.measures:
+            self._store.measuring_seconds += time.perf_counter() - began
         return found
 
 

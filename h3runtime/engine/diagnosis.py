@@ -17,6 +17,10 @@
                        count their tiles: of the pairs of picture cubes, those that were read, by backend
     linear             {backend, layers, left_to_dequant, weight_errors}: of the layers that follow the choice, why some
                        were left to the definition, and what encoding anew cost a layer's weight, relative L2
+    cuda_graphs        of recorded steps, since the engine began: mode, recordings and bytes held now, replays, fault,
+                       why none is recorded any more, and `judged`: of each shape that was tried, by its packed rows,
+                       eager_ms, a forward by the host, of that host_ms until all was launched, recorded_ms,
+                       recording_ms, bytes, and why there is none (`denoiser.recordings.Judged`)
     memory             peak bytes by stage, as far as they were measured
     memory_estimate    bytes that closed formulas give for this run (`memory_estimate`)
     loras              the request's adapters, if any: what the answer tells of them, and the SHA-256 of their files

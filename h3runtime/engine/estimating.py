@@ -16,6 +16,7 @@ import torch
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec, Work
+from h3runtime.denoiser.recordings import Recordings
 from h3runtime.engine.adapters import AdapterShelf
 from h3runtime.engine.capacity import capacity_bytes, held_bytes
 from h3runtime.engine.demand import Demand, Rows, as_shown, rows_by_kind
@@ -53,7 +54,7 @@ class Estimator:
     """Knows what the engine holds from when it is made, and from `begin`, before any request. adapters: asked for what
     would be resident of them; None where there are none. attentions: asked for what the backends of a request take,
     where it names none the one called `attention`; None where they take nothing. upscaler: of requests that ask to be
-    refined; None where there is none."""
+    refined; None where there is none. recordings: of steps, which hold memory between requests."""
 
     def __init__(
         self,
@@ -64,18 +65,20 @@ class Estimator:
         attentions: Attentions | None = None,
         attention: str = "",
         upscaler: UpscalerShelf | None = None,
+        recordings: Recordings | None = None,
     ) -> None:
         self._models, self._tokenizer, self._device = models, tokenizer, device
         self._weights = resident_bytes(models.modules())
         self._adapters = adapters
         self.upscaler = upscaler
+        self._recordings = recordings
         self._attentions, self._attention = attentions, attention
         self._sounds = SoundLengths()
         self.begin()
 
     def begin(self) -> None:
         """What is held now is what is held between requests."""
-        shelves = (self._adapters, self.upscaler)
+        shelves = (self._adapters, self.upscaler, self._recordings)
         self._held = held_bytes(self._device) - sum(shelf.bytes for shelf in shelves if shelf is not None)
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
@@ -109,7 +112,8 @@ class Estimator:
         shelf = self._adapters
         adapters = 0 if shelf is None else shelf.bytes_with(spec.loras, spec.task.runs_on)
         workspace = self._workspace(spec)
-        sizes = sizes_of(self._models, spec.task, self._held, self._weights, adapters, spec.linear, workspace)
+        held = self._held + (0 if self._recordings is None else self._recordings.bytes)
+        sizes = sizes_of(self._models, spec.task, held, self._weights, adapters, spec.linear, workspace)
         return sizes if self.upscaler is None else replace(sizes, upscaler=self.upscaler.bytes_with(spec.refine))
 
     @property

@@ -3,7 +3,7 @@
     weights        what is resident of the loaded files, as the linear backend keeps it
     upscaler       what is resident of the latent upscaler, once a request has been refined
     adapters       what is resident of adapters, the request's own and what is kept beside them
-    process        what else the engine holds before any request: nearly nothing on a device, the process on the CPU
+    process        what else the engine holds before any request: recorded steps on a device, the process on the CPU
     conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
     sampling       the widest place of a block for all rows, and the modulation of a window of steps
     decode         the sound and the pictures together; the larger of them on a CPU, which decodes one after another

@@ -40,6 +40,7 @@ from h3runtime.core import (
     Work,
 )
 from h3runtime.denoiser.dit import Dit
+from h3runtime.denoiser.recordings import Recordings
 from h3runtime.engine import determinism
 from h3runtime.engine.adapters import AdapterShelf, Taken
 from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
@@ -64,7 +65,7 @@ from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
 from h3runtime.engine.stopping import layers_of, polled
 from h3runtime.engine.variants import variants_of
-from h3runtime.engine.warmup import warm_up_specs
+from h3runtime.engine.warmup import timed_apart, warm_up_specs
 from h3runtime.errors import BackendUnavailable, DegenerateOutput, JobError, NumericalError, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
 from h3runtime.settings import TRAINED_TILE, Settings
@@ -118,6 +119,7 @@ class ResidentEngine:
         self._colours: ColourMap | None = None
         self.adapters = AdapterShelf(settings.lora_dir, settings.lora_cache_bytes, self.device)
         self.upscaler = UpscalerShelf(settings, self.device, own=own_upscaler)
+        self.recordings = Recordings(settings.cuda_graphs, settings.cuda_graph_bytes, self.device)
         self._warm_up_shapes = settings.warmup_shapes if warm_up else ()
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
@@ -165,7 +167,14 @@ class ResidentEngine:
             self._colours = ColourMap.of(self.models.vaes.video)
         self.adapters.list(self.models.transformers, lambda _: on_progress(Progress("loading")))
         self.estimator = Estimator(
-            self.models, tokenizer, self.device, self.adapters, self.attentions, self.attention.name, self.upscaler
+            self.models,
+            tokenizer,
+            self.device,
+            self.adapters,
+            self.attentions,
+            self.attention.name,
+            self.upscaler,
+            self.recordings,
         )
         self._warm_up(on_progress, loader)
         give_back(self.device)
@@ -193,6 +202,7 @@ class ResidentEngine:
             return clip
         # Not inside the handler: there the caught error still holds the tensors of every frame it passed.
         if isinstance(failure, OutOfMemory):
+            self.recordings.clear()
             give_back(self.device)
         raise failure
 
@@ -221,7 +231,8 @@ class ResidentEngine:
 
     def _sampler(self, spec: GenerateSpec, network: Dit) -> Sampler:
         attention = attention_of(spec, self.attention, self.attentions)
-        return Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours, self.attentions.tally)
+        tally = self.attentions.tally
+        return Sampler(network, attention, self.device, COMPUTE_DTYPE, self._colours, tally, self.recordings)
 
     def _condition(self, spec: GenerateSpec, run: Run, diagnosis: Diagnosis) -> tuple[list[Conditioned], Taken]:
         """What conditions each pass, and the adapters of them all."""
@@ -267,6 +278,7 @@ class ResidentEngine:
         diagnostics = diagnosis.report(latents, given[0].layout, given[0].conditions.inputs, run.peaks, estimated)
         if diagnostics is not None:
             diagnostics["linear"] = told_layers(samplers[0].network)
+            diagnostics["cuda_graphs"] = self.recordings.told()
         clip = self._clip(spec, decoded, samplers[0].attention.name, extras.latents, diagnostics)
         skipped = len(run.skipped)
         clip = replace(clip, forwards=clip.forwards - skipped, skipped_steps=skipped)
@@ -298,6 +310,7 @@ class ResidentEngine:
         """Give the device's memory back."""
         self.adapters.clear()
         self.upscaler.clear()
+        self.recordings.clear()
         for name in ("models", "conditioner", "media_cache", "estimator"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -387,8 +400,9 @@ class ResidentEngine:
             for index, spec in enumerate(specs):
                 on_progress(Progress("warming", index, len(specs), index / len(specs)))
                 try:
-                    clip = self.generate(spec, lambda _: None, lambda: False)
-                    self._warmed.append(self.estimator.done(spec, clip.timings))
+                    with timed_apart(self.recordings) as measured:
+                        clip = self.generate(spec, lambda _: None, lambda: False)
+                    self._warmed.append(self.estimator.done(spec, measured.taken_from(clip.timings)))
                 except (NumericalError, DegenerateOutput):
                     loader.require_finite(COMPUTE_DTYPE)
                     raise

@@ -16,6 +16,7 @@ from h3runtime.backends.attention.select import Attentions
 from h3runtime.core import GenerateSpec, Latents, PackedLayout, TextFeatures
 from h3runtime.denoiser.denoise import denoise
 from h3runtime.denoiser.dit import Dit
+from h3runtime.denoiser.recordings import RecordedDit, Recordings
 from h3runtime.denoiser.sampler import Step
 from h3runtime.denoiser.schedule import forwards, step_numbers
 from h3runtime.denoiser.stepped import SteppedAttention, told_plan
@@ -48,7 +49,8 @@ class Conditioned:
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """attention: of this request. dtype: what the network computes in. colours: of previews; None makes none. tally:
-    where the attention backends count their calls."""
+    where the attention backends count their calls. recordings: of steps, for whoever has any; reuse that looks between
+    the blocks has none."""
 
     network: Dit
     attention: AttentionBackend
@@ -56,6 +58,7 @@ class Sampler:
     dtype: torch.dtype
     colours: ColourMap | None
     tally: Tally
+    recordings: Recordings
 
     def sample(
         self,
@@ -80,7 +83,7 @@ class Sampler:
 
         with run.stage(STAGE, count, part), diagnosis.attending(self.tally):
             latents = denoise(
-                self.network,
+                self._network(spec, count),
                 given.layout,
                 given.text,
                 given.conditions.keyframes,
@@ -98,6 +101,11 @@ class Sampler:
             if self.device.type == "cuda":
                 torch.cuda.synchronize(self.device)
         return latents
+
+    def _network(self, spec: GenerateSpec, count: int) -> Dit | RecordedDit:
+        if spec.reuse is not None and spec.reuse.mode == "first_block":
+            return self.network
+        return self.recordings.of_run(self.network, self.tally, count)
 
 
 def attention_of(spec: GenerateSpec, default: AttentionBackend, attentions: Attentions) -> AttentionBackend:
