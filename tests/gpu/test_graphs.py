@@ -1,6 +1,7 @@
 """Forwards recorded as CUDA graphs: the run without them bit for bit, kept, judged and let go of as asked."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,8 +18,10 @@ from h3runtime.core import Latents, SamplerSettings
 from h3runtime.denoiser.denoise import denoise
 from h3runtime.denoiser.dit import Dit
 from h3runtime.denoiser.recordings import Recordings
+from h3runtime.engine.resident import ResidentEngine
 from tests.denoiser import tiny
 from tests.denoiser.test_denoise import text
+from tests.gpu import requests
 from tests.gpu.conftest import Note
 from tests.parity.dit_case import build
 
@@ -126,3 +129,26 @@ def test_memory_is_given_back_and_other_weights_need_other_recordings() -> None:
     store.clear()
     assert store.bytes == 0 and store.told()["recordings"] == 0
     assert same(run(store.of_run(dit, Tally(), 3), SamplerSettings(3)), wanted)
+
+
+@pytest.mark.parametrize("task", ["t2va", "fl2va", "masked"])
+def test_an_engine_s_clip_is_the_same_with_recorded_steps_and_without(
+    engine: ResidentEngine, tmp_path: Path, note: Note, task: str
+) -> None:
+    store, found = engine.recordings, []
+    before = store.mode
+    try:
+        for mode in ("off", "on", "on"):
+            store.mode = mode
+            found.append(requests.run(engine, requests.MAKERS[task](tmp_path, diagnostics=True)))
+    finally:
+        store.mode = before
+    plain, *recorded = found
+    assert all(requests.same_bits(plain.latents, other.latents) for other in recorded)
+    told = recorded[-1].clip.diagnostics
+    assert told is not None and told["cuda_graphs"]["fault"] == ""
+    assert told["attention"] == plain.clip.diagnostics["attention"]
+    note(
+        f"{told['cuda_graphs']['replays']} replays, step seconds {plain.clip.diagnostics['step_seconds']} without, "
+        f"{told['step_seconds']} with recordings"
+    )
