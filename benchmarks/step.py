@@ -5,13 +5,14 @@ sequence, at one sigma. In every round each lane and each peer runs once, in ano
 machine does meanwhile. Nothing is timed before its first blocks were run and gave numbers. Prints tables and writes
 JSON with `--output`, again after every round. Does not judge.
 
-    lanes        exact, high (`step_lanes`), or one of `--attention X --linear Y --producers Z`
+    lanes        exact, high, medium (`step_lanes`), or one of `--attention X --linear Y --producers Z`
     diffusers    with `--peer`: its model on the same weights (`step_peer`), eager; `--peer-compiled`: compiled too
     ms           median of the rounds, the least and the most beside it; device clock where there is one
     ratio        the peer's time over this one's in the same round: median, least and most of the rounds
     floor        the lane's own kernels, each measured alone afterwards (`step_floor`); above: what a forward takes more
     ceiling      of a large matrix product measured in the same run: what the work would take at that rate, over ms
-    overhead     1 - busy / wall of a few steps of the sampling loop, and how often its host waited (`step_loop`)
+    loop         wall of a few steps of the sampling loop (`step_loop`), and as many of the peer's forwards over it: a
+                 request's sampling with `--steps 12`; overhead: 1 - busy / wall, and how often the host waited
     error        relative L2 of both velocities against the peer's, or against the first lane's without one
     growth       with `--scaling W`: one forward there over one here, against the same ratio of the work
 
@@ -46,7 +47,7 @@ from benchmarks.attention import PEERS, ceilings_of
 from benchmarks.contract import Unreadable, contract_names, read_contract
 from benchmarks.script import measured_here, names, positive
 from benchmarks.step_floor import Part, parts_of
-from benchmarks.step_lanes import LANES, SIGMA, Lane, Lanes, Ready, Velocities
+from benchmarks.step_lanes import DEFAULT, LANES, SIGMA, Lane, Lanes, Ready, Velocities
 from benchmarks.step_loop import Loop, run_loop
 from benchmarks.step_peer import peer_model, peer_of, peer_weights
 from benchmarks.step_report import Growth, Measured, Work, report_of, table
@@ -365,7 +366,7 @@ def _asked(given: argparse.Namespace) -> Asked:
         )
         lanes.append(asked)
     elif not lanes:
-        lanes = list(LANES.values())
+        lanes = [LANES[name] for name in DEFAULT]
     peer = PEERS[0] if given.peer_compiled else given.peer
     seconds = math.inf if given.seconds is None else given.seconds
     return Asked(
@@ -395,7 +396,9 @@ def _parser() -> argparse.ArgumentParser:
         "--workload", choices=contract_names(), default="t2va-1344x768-124f", metavar="W", help="A contract's name."
     )
     parser.add_argument("--sizes", choices=tuple(SIZES), default="published", help="Default: published.")
-    parser.add_argument("--lanes", type=_lanes, default=(), metavar="A,B", help=f"Of {', '.join(LANES)}. Default: all.")
+    parser.add_argument(
+        "--lanes", type=_lanes, default=(), metavar="A,B", help=f"Of {', '.join(LANES)}. Default: {', '.join(DEFAULT)}."
+    )
     lane = parser.add_argument_group("another lane", "Alone, or after --lanes; what isn't named is the exact lane's.")
     lane.add_argument("--attention", metavar="X", help="A backend's name.")
     lane.add_argument("--linear", metavar="Y", help="A backend's name.")

@@ -2,11 +2,11 @@
 
     floor = blocks * (linears, attention, every producer that a block calls) + embedding + heads
 
-The first block runs once with stand-ins that stop at every call: what the call is given is given to it again and again,
-without a pause, so that it runs at the clock that its own power leaves it (`step_times.sustained`); what it overwrites
-is brought back ahead of each. So a linear that rounds its input and an attention that quantises have that in their
-time, and a block that calls something else tomorrow is taken apart all the same. What a forward takes beyond its floor
-is launches, gaps and copies. Fed by `step` with a lane that was timed.
+A block in the middle, where nothing is dense for being early, runs once with stand-ins that stop at every call: what it
+is given is given to it again and again, without a pause, so that it runs at the clock that its own power leaves it
+(`step_times.sustained`); what it overwrites is brought back ahead of each. So a linear that rounds its input and an
+attention that quantises have that in their time, and a block that calls something else tomorrow is taken apart all the
+same. What a forward takes beyond its floor is launches, gaps and copies. Fed by `step` with a lane that was timed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from statistics import median
 from typing import Any, Final, cast
 
 import torch
+from torch import nn
 
 from benchmarks.step_lanes import SIGMA, STEP, Ready
 from benchmarks.step_times import sustained
@@ -66,7 +67,7 @@ def parts_of(lane: Ready, device: torch.device) -> list[Part]:
     bench = _Bench(device)
     bench.time("embedding", 1, begin)
     way = begin()
-    bench.take_apart(cast(Block, network.blocks[0]), way, len(network.blocks))
+    bench.take_apart(network.blocks, way)
     bench.time("heads", 1, partial(network.finish, lane.prepared, way, given.video, SIGMA))
     return bench.parts
 
@@ -83,14 +84,16 @@ class _Bench:
     parts: list[Part] = field(default_factory=list)
     blocks: int = 0
 
-    def take_apart(self, block: Block, way: Passage, blocks: int) -> None:
-        self.blocks = blocks
+    def take_apart(self, blocks: nn.ModuleList, way: Passage) -> None:
+        """The middle one; `way` goes through it alone."""
+        self.blocks, index = len(blocks), len(blocks) // 2
+        block = cast(Block, blocks[index])
         producers: Any = _Producers(way.call.producers, self)
-        call = replace(way.call, backend=_Attention(way.call.backend, self), producers=producers)
+        call = replace(way.call, backend=_Attention(way.call.backend, self), producers=producers, block=index)
         with ExitStack() as hooks:
             for name, title in LINEARS.items():
                 hooks.enter_context(self._hooked(cast(BackendLinear, block.get_submodule(name)), title))
-            block(way.h, way.tables.block(0), way.time.rows, call)
+            block(way.h, way.tables.block(index), way.time.rows, call)
 
     def time(self, name: str, count: int, call: Call, spent: Sequence[torch.Tensor] = ()) -> None:
         """spent: what the call may overwrite; as before when this is done."""

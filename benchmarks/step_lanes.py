@@ -2,6 +2,7 @@
 
     exact    BF16 products on resident weights, attention of 16 bits, fused producers
     high     FP8 products, attention of 8 bits, producers that round to FP8
+    medium   high with attention that reads a quarter of the keys; its steps differ, so its time is that of a whole loop
 
 Of several attentions the fastest on the workload's own rows is taken; what the others took, or why they can't run, is
 kept. `sdpa` stands in where none can, and the definition for producers, so that every lane runs anywhere: the report
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 from typing import Final
 
@@ -19,7 +21,7 @@ import torch
 
 from benchmarks.step_times import once
 from benchmarks.step_workload import Workload
-from h3runtime.backends.attention.base import AttentionBackend
+from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.base import Producers
@@ -55,8 +57,10 @@ LANES: Final[Mapping[str, Lane]] = MappingProxyType(
     {
         "exact": Lane("exact", ("fa4", "cudnn_sdpa"), "resident_bf16"),
         "high": Lane("high", ("h3_attn8", "sage2", "sage1"), "fp8"),
+        "medium": Lane("medium", ("sla_topk_25",), "fp8"),
     }
 )
+DEFAULT: Final = ("exact", "high")
 FALLBACK: Final = "sdpa"
 TRIALS: Final = 3
 """Calls of an attention before it is chosen; the last counts."""
@@ -125,8 +129,9 @@ class Lanes:
 
     def _tried(self, backend: AttentionBackend, qkv: Sequence[torch.Tensor], given: Workload) -> float:
         q, k, v = qkv
-        calls = (lambda: backend.attend(q, k, v, layout=given.layout, step=STEP) for _ in range(TRIALS))
-        return [once(call, self._device) for call in calls][-1]
+        place = Place(self._sizes.layers // 2)
+        call = partial(attend_at, backend, q, k, v, layout=given.layout, step=STEP, place=place)
+        return [once(call, self._device) for _ in range(TRIALS)][-1]
 
 
 def prepared_on(network: Dit, attention: AttentionBackend, given: Workload) -> Prepared:

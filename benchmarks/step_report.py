@@ -133,10 +133,16 @@ def _row(name: str, work: Work, chosen: tuple[str, str, str] | None, found: Find
         "above_floor_percent": None if floor is None else 100 * (measured.ms / floor - 1),
         "overhead_percent": None if loop is None else loop.overhead_percent,
         "loop_ms": None if loop is None else loop.wall_ms / loop.steps,
+        "loop_ratios": {} if loop is None else _loop_ratios(loop, found.measured),
         "waits": None if loop is None or loop.waits is None else sum(loop.waits.values()),
         "peak_bytes": measured.peak_bytes,
         "error": None if math.isnan(measured.error) else measured.error,
     }
+
+
+def _loop_ratios(loop: Loop, measured: Mapping[str, Measured]) -> dict[str, float]:
+    """As many of the peer's forwards, which are all that its loop does, over the whole loop."""
+    return {peer: other.ms * loop.steps / loop.wall_ms for peer, other in _peers(measured)}
 
 
 def _peers(measured: Mapping[str, Measured]) -> Iterator[tuple[str, Measured]]:
@@ -180,7 +186,7 @@ def _lanes_table(report: Mapping[str, Any]) -> str:
         "least..most",
         *(f"ratio to {name}" for name in peers),
     ]
-    head += ["floor ms", "above", "TFLOP/s", "of ceiling", "overhead", "waits", "peak GiB", "error"]
+    head += ["floor ms", "above", "TFLOP/s", "of ceiling", "loop ms a step", "overhead", "waits", "peak GiB", "error"]
     lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
     for row in report["rows"]:
         made_of = ", ".join(row[key] for key in ("attention", "linear", "producers") if row[key])
@@ -188,10 +194,15 @@ def _lanes_table(report: Mapping[str, Any]) -> str:
         cells += [told_ratio(row["ratios"][name]) for name in peers]
         cells += [_told(row["floor_ms"], ".1f"), _told(row["above_floor_percent"], "+.1f", " %")]
         cells += [f"{row['tflops']:.3g}", _told(row["ceiling_percent"], ".0f", " %")]
-        cells += [_told(row["overhead_percent"], ".2f", " %"), _told(row["waits"], "d")]
+        cells += [_loop_cell(row), _told(row["overhead_percent"], ".2f", " %"), _told(row["waits"], "d")]
         peak = None if row["peak_bytes"] is None else row["peak_bytes"] / GIB
         lines.append("| " + " | ".join([*cells, _told(peak, ".1f"), _told(row["error"], ".1e")]) + " |")
     return "\n".join(lines)
+
+
+def _loop_cell(row: Mapping[str, Any]) -> str:
+    ratios = ", ".join(f"{ratio:.3f}x" for ratio in row["loop_ratios"].values())
+    return _told(row["loop_ms"], ".1f") + (f" ({ratios})" if ratios else "")
 
 
 def _parts_table(report: Mapping[str, Any]) -> str:

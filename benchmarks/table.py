@@ -2,8 +2,9 @@
 
 Runs the scripts of one question each, one after another, as processes of their own: a script that fails, or takes
 longer than it may, is told and costs itself alone. OUT gets each one's JSON and log, and `runs.json`, which says how
-they ended; `--from OUT` prints the same table from there and runs nothing. The exit status is 1 if a part is missing or
-its script failed. Computes no figure itself: `table_rows` reads them.
+they ended; `--from OUT` prints the same table from there and runs nothing. Reports that were written by hand count too,
+if they lie there under a part's name. The exit status is 1 if a script failed or left no report. Computes no figure
+itself: `table_rows` reads them.
 
     attention, gemm, elementwise, vae     the scripts of those names
     block, block_fp8                      `h3runtime profile block --made-up`, blocks 0, 24, 49; with FP8 products
@@ -76,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (OSError, ValueError, KeyError, TypeError) as error:
         say(f"error: {folder}: {error}")
         return 1
+    if not runs:
+        say(f"error: {folder}: no report lies there")
+        return 1
     text, whole = table(folder, runs)
     print(text, flush=True)
     return 0 if whole else 1
@@ -147,13 +151,12 @@ def _step(asked: Asked) -> tuple[str, ...]:
 def run_all(parts: Sequence[Part], folder: Path) -> None:
     """Each one's log and JSON into `folder`; what was there of it before is removed, what of others is kept."""
     own = {part.name for part in parts}
-    known = [one for one in read_runs(folder) if one.name not in own] if (folder / RUNS).exists() else []
+    known = [one for one in read_runs(folder) if one.name not in own]
     for part in parts:
         (folder / f"{part.name}.json").unlink(missing_ok=True)
     for part in parts:
         known.append(run(part, folder))
         say(f"{part.name}: {known[-1].told}, {known[-1].seconds:.0f} s")
-        known.sort(key=lambda one: list(READERS).index(one.name))
         (folder / RUNS).write_text(json.dumps([asdict(one) for one in known], indent=2) + "\n")
 
 
@@ -187,7 +190,13 @@ def _end(child: subprocess.Popen[bytes]) -> None:
 
 
 def read_runs(folder: Path) -> list[Run]:
-    return [Run(**one) for one in json.loads((folder / RUNS).read_text())]
+    """In the order of the table; a report that no run tells of was written by hand."""
+    path = folder / RUNS
+    runs = [Run(**one) for one in json.loads(path.read_text())] if path.exists() else []
+    told = {one.name for one in runs}
+    lone = (name for name in READERS if name not in told and (folder / f"{name}.json").exists())
+    runs += [Run(name, True, "done", 0.0, "") for name in lone]
+    return sorted(runs, key=lambda one: list(READERS).index(one.name))
 
 
 def _asked(given: argparse.Namespace) -> Asked:

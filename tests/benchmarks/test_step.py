@@ -100,7 +100,7 @@ def test_what_can_t_run_and_was_asked_for_is_an_error(
 def test_lanes_are_legal_names(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*SMOKE, "--lanes", "exact,fast"])
-    assert "no lane fast (legal: exact, high)" in capsys.readouterr().err
+    assert "no lane fast (legal: exact, high, medium)" in capsys.readouterr().err
 
 
 def test_references_reach_ours_and_the_peer() -> None:
@@ -155,8 +155,8 @@ def test_a_block_taken_apart_computes_what_it_computes_otherwise(given: Workload
     lane = Lanes(SMALL, made_weights(SMALL, CPU), CPU).ready(replace(LANES["exact"], producers=(producers,)), given)
     with torch.no_grad():
         apart, whole = (lane.network.begin(lane.prepared, given.video, given.audio, SIGMA) for _ in range(2))
-        _Bench(CPU).take_apart(lane.network.blocks[0], apart, 1)
-        assert torch.equal(apart.h, lane.network.advance(whole, 1).h)
+        _Bench(CPU).take_apart(lane.network.blocks, apart)
+        assert torch.equal(apart.h, lane.network.advance(replace(whole, blocks=1), 2).h)
     assert not any(module._forward_pre_hooks for module in lane.network.modules())
 
 

@@ -81,9 +81,15 @@ def test_parts_that_ran_before_stay_in_the_table(tmp_path: Path, capsys: pytest.
     assert "vae: its report can't be read" in capsys.readouterr().out
 
 
-def test_a_folder_without_runs_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_of_reports_needs_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--from", str(tmp_path)]) == 1
-    assert "runs.json" in capsys.readouterr().err
+    assert "no report lies there" in capsys.readouterr().err
+    (tmp_path / "gemm.json").write_text('{"rows": [], "unavailable": {"nvfp4": "no"}}')
+    assert main(["--from", str(tmp_path)]) == 0
+    assert "gemm: nvfp4: no" in capsys.readouterr().out
+    (tmp_path / "runs.json").write_text("{")
+    assert main(["--from", str(tmp_path)]) == 1
+    assert "error: " in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main([str(tmp_path), "--only", "vae,sound"])
     assert "no part sound (legal: attention" in capsys.readouterr().err
