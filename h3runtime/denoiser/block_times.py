@@ -156,9 +156,9 @@ class TimedProducers:
         with self.watch.part("modulation_gating"):
             return self.own.add_gated_norm_modulate(x, update, gate, norm, shift, scale, rows, codes=codes)
 
-    def encode(self, x: torch.Tensor) -> Activation:
+    def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Activation:
         with self.watch.part("modulation_gating"):
-            return self.own.encode(x)
+            return self.own.encode(x, scale)
 
     def held_for(self, rows: TableRows, x: torch.Tensor) -> object:
         return self.own.held_for(rows, x)

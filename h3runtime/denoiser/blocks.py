@@ -26,7 +26,7 @@ from torch import nn
 from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
-from h3runtime.backends.linear.fp8 import reads_codes
+from h3runtime.backends.linear.fp8 import reads_codes, stored_scale
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.config import BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.modulation import AdaLn
@@ -54,8 +54,12 @@ class AttentionCall:
 
 def read_by(linear: nn.Module, x: Activation, producers: Producers) -> Activation:
     """x as `linear` reads it: in codes, where it would round all of x by itself and a producer does so in one pass."""
-    encodes = producers.gives_codes and isinstance(x, torch.Tensor) and reads_codes(linear)
-    return producers.encode(x) if encodes and isinstance(x, torch.Tensor) else x
+    if not producers.gives_codes or not isinstance(x, torch.Tensor):
+        return x
+    if reads_codes(linear):
+        return producers.encode(x)
+    scale = stored_scale(linear)
+    return x if scale is None else producers.encode(x, scale)
 
 
 class RmsNorm(nn.Module):
@@ -144,7 +148,7 @@ class Mlp(nn.Module):
     def _rows(self, x: Activation, producers: Producers) -> torch.Tensor:
         codes = producers.gives_codes and reads_codes(self.fc2)
         y = self.fc1(read_by(self.fc1, x, producers))
-        projected: torch.Tensor = self.fc2(producers.swiglu(y, codes=codes))
+        projected: torch.Tensor = self.fc2(read_by(self.fc2, producers.swiglu(y, codes=codes), producers))
         return projected
 
 

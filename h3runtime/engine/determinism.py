@@ -22,5 +22,7 @@ def pin() -> None:
 def assert_pinned() -> None:
     """Fails where a library has moved a switch behind our back."""
     assert torch.get_float32_matmul_precision() == "highest"
-    assert not torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cudnn.benchmark
+    assert not torch.backends.cuda.matmul.allow_tf32 and not torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cudnn.benchmark and torch.backends.cudnn.deterministic
+    assert not torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction
+    assert not torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction

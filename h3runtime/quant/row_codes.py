@@ -1,6 +1,7 @@
-"""An activation in FP8, as a product with a scale a row reads it; what a fused producer hands to a linear.
+"""An activation in FP8, as a product with a scale a row, or one for all, reads it; what a producer hands to a linear.
 
-Made by `backends.fused`, by the rule of `fp8.quantize_rows` and bit for bit with it; read by `backends.linear.fp8`.
+Made by `backends.fused`, by the rule of `fp8.quantize_rows` or `fp8.codes_of` and bit for bit with it; read by
+`backends.linear.fp8`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class RowCodes:
-    """codes E4M3 [M, K], scale fp32 [M, 1]: code * scale stands for a value of `dtype`, which the product will have."""
+    """codes E4M3 [M, K], scale fp32 [M, 1] or []: code * scale stands for a value of `dtype`, which the product will
+    have."""
 
     codes: torch.Tensor
     scale: torch.Tensor

@@ -17,14 +17,28 @@ SMALLEST_SCALE = tl.constexpr(1e-30)
 
 
 @triton.jit
+def _code(y, scale, INTERPRETED: tl.constexpr):
+    """E4M3 of y / scale, saturated, by the rule of `quant.fp8.codes_of`."""
+    y = y * tl.div_rn(1.0, scale)
+    return to_e4m3(tl.minimum(tl.maximum(y, -E4M3_MAX), E4M3_MAX), INTERPRETED)
+
+
+@triton.jit
+def quantize_kernel(x, codes, scale, x_stride, width, BLOCK: tl.constexpr, INTERPRETED: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    y = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
+    tl.store(codes + row * width + at, _code(y, tl.load(scale), INTERPRETED), mask=inside)
+
+
+@triton.jit
 def _store_row(y, out, codes, scales, row, at, inside, width, FP8: tl.constexpr, INTERPRETED: tl.constexpr):
     """y, rounded already, as it is; or as E4M3 codes and the row's scale, by the rule of `quant.fp8`."""
     if FP8:
         amax = tl.max(tl.abs(y), 0)
         scale = tl.maximum(tl.div_rn(amax, E4M3_MAX), SMALLEST_SCALE)
-        y = y * tl.div_rn(1.0, scale)
-        y = tl.minimum(tl.maximum(y, -E4M3_MAX), E4M3_MAX)
-        tl.store(codes + row * width + at, to_e4m3(y, INTERPRETED), mask=inside)
+        tl.store(codes + row * width + at, _code(y, scale, INTERPRETED), mask=inside)
         tl.store(scales + row, scale)
     else:
         tl.store(out + at, y.to(out.dtype.element_ty), mask=inside)

@@ -8,6 +8,7 @@ does). S packed rows, N rows of a modulation table; x, tables and weights of one
     swiglu_         [S, 2*F]      gate half in place             3*S*F
     add_gated_      [S, W]        x in place                     3*S*W
     add_gated_norm_modulate  both in one pass: x in place and [S, W]         4*S*W
+    quantize_by     [S, W]        -> E4M3 codes by one scale
     *_fp8           the same, out as E4M3 codes [S, W] and fp32 scales [S]: code * scale = value
 
 Each step of a fused kernel can be had alone (`norm`, `modulate`, `quantize_rows`, `norm_only_`,
@@ -23,7 +24,13 @@ from typing import Final
 import torch
 import triton
 
-from h3_kernels.producer_kernels import add_gated_kernel, norm_modulate_kernel, norm_rotate_kernel, swiglu_kernel
+from h3_kernels.producer_kernels import (
+    add_gated_kernel,
+    norm_modulate_kernel,
+    norm_rotate_kernel,
+    quantize_kernel,
+    swiglu_kernel,
+)
 
 PIECE: Final = 2048
 """Elements of a row that one program of an elementwise kernel takes."""
@@ -94,6 +101,16 @@ def add_gated_norm_modulate_fp8(
 def quantize_rows(x: torch.Tensor) -> Fp8Rows:
     """x [S, W], unit stride inside a row -> E4M3 by each row's largest value, as `quant.fp8` does by a tensor's."""
     return _fp8_row_kernel(x, None, 0.0, None)
+
+
+def quantize_by(x: torch.Tensor, scale: torch.Tensor) -> torch.Tensor:
+    """x [S, W], unit stride inside a row, scale fp32 [] -> E4M3 codes [S, W], as `quant.fp8.codes_of` has them."""
+    assert x.stride(1) == 1 and scale.numel() == 1
+    codes = torch.empty(x.shape, dtype=torch.float8_e4m3fn, device=x.device)
+    grid = (x.shape[0], triton.cdiv(x.shape[1], PIECE))
+    if x.shape[0]:
+        quantize_kernel[grid](x, codes, scale, x.stride(0), x.shape[1], BLOCK=PIECE, num_warps=4, **_options())
+    return codes
 
 
 def norm_rotate_(

@@ -35,7 +35,8 @@ def rounded(x, dtype: tl.constexpr, INTERPRETED: tl.constexpr):
 def to_e4m3(x, INTERPRETED: tl.constexpr):
     """fp32 in [-448, 448] -> E4M3."""
     if INTERPRETED:
-        # Adding 1.5 * 2^14 leaves multiples of 2^-9, the spacing below 2^-6.
+        # Adding 1.5 * 2^14 leaves multiples of 2^-9, the spacing below 2^-6; a zero keeps its sign, as the cast has it.
         small = (x + 24576.0) - 24576.0
+        small = tl.where(small == 0.0, x * 0.0, small)
         x = tl.where(tl.abs(x) < 0.015625, small, _keep_bits(x, 3))
     return x.to(tl.float8e4nv)

@@ -22,6 +22,7 @@ from h3runtime.denoiser.blocks import chunk_rows
 from h3runtime.denoiser.dit import Dit
 from h3runtime.denoiser.timeline import RowMap
 from h3runtime.errors import BackendUnavailable, InvalidRequest
+from h3runtime.quant import fp8
 from tests.denoiser import tiny
 
 CPU = torch.device("cpu")
@@ -159,9 +160,9 @@ class Coding(TorchProducers):
         self.handed += ["activated"] * codes
         return super().swiglu(x, codes=codes)
 
-    def encode(self, x: torch.Tensor) -> Activation:
-        self.handed.append("encoded")
-        return super().encode(x)
+    def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Activation:
+        self.handed.append("encoded" if scale is None else "by one scale")
+        return super().encode(x, scale)
 
 
 def forward(model: Dit, family: TorchProducers) -> torch.Tensor:
@@ -189,6 +190,17 @@ def test_a_linear_that_is_handed_codes_gives_what_it_gives_of_its_own(chunks: in
     assert coding.handed.count("modulated") == (4 if chunks == 1 else 2)
     pieces = -(-tiny.layout().rows // chunk_rows(tiny.layout().rows, chunks))
     assert coding.handed.count("encoded") == (2 if chunks == 1 else 2 + 2 * pieces)
+
+
+@pytest.mark.parametrize("given", [None, 0.02])
+def test_a_linear_stored_in_fp8_is_handed_codes_by_its_own_scale(given: float | None) -> None:
+    model, coding = fp8_model(), Coding()
+    for block in model.blocks:
+        for linear in (block.attn.qkv_proj, block.attn.out_proj, block.mlp.fc1, block.mlp.fc2):
+            stored = fp8.quantize(linear.resident.codes.float() * linear.resident.scale.t())
+            linear.resident = replace(stored, input_scale=None if given is None else torch.tensor([given]))
+    assert same_bits(forward(model, coding), forward(model, TORCH))
+    assert coding.handed == ["by one scale"] * (4 * len(model.blocks))
 
 
 def test_codes_are_handed_to_nobody_who_also_reads_what_they_stand_for() -> None:

@@ -85,7 +85,8 @@ class Quiet(TorchProducers):
         self.calls["add_gated_"] += 1
         return x
 
-    def encode(self, x: torch.Tensor) -> Any:
+    def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Any:
+        assert scale is None
         return self._made("encode", x.shape, True)
 
     def _made(self, name: str, shape: tuple[int, ...], codes: bool) -> Any:

@@ -12,6 +12,7 @@ from h3runtime.backends.fused.base import NormWeight
 from h3runtime.backends.fused.definition import TorchProducers, in_codes
 from h3runtime.backends.fused.triton import TritonProducers
 from h3runtime.denoiser.timeline import RowMap
+from h3runtime.quant.fp8 import codes_of
 
 EPS = 1e-5
 TORCH = TorchProducers()
@@ -116,6 +117,11 @@ def check_fp8(given: Inputs) -> None:
     encoded, own = fused.encode(given.update), in_codes(given.update)
     assert torch.equal(encoded.scale, own.scale)
     assert torch.equal(encoded.codes.view(torch.uint8), own.codes.view(torch.uint8))
+    for one in (0.01, 3.0):
+        scale = torch.tensor(one, device=given.x.device)
+        assert torch.equal(
+            fused.encode(given.x, scale).codes.view(torch.uint8), codes_of(given.x, scale).view(torch.uint8)
+        )
     product = producers.swiglu_(given.x.clone())
     assert_same_rows(producers.swiglu_fp8(given.x), producers.quantize_rows(product))
 

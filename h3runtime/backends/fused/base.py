@@ -9,7 +9,7 @@ knows nothing of devices or kernels; weights and tables are handed in, so a fami
     norm_rotate_    q and k: norm per head, then rotation       in place in the projection's output (§3.1, §4.3)
     swiglu          silu(gate) * value                          two roundings (§4.4)
     add_gated_      x + update * gate                           rounded once (§4.2)
-    encode          E4M3 codes and a scale a row                the linear's own rule (`quant.fp8.quantize_rows`)
+    encode          E4M3 codes and a scale a row, or one        the linear's own rule (`quant.fp8`)
 
     add_gated_norm_modulate is add_gated_ and then norm_modulate of what it made, so that x is read once.
 """
@@ -134,8 +134,9 @@ class Producers(Protocol):
         """`add_gated_` on x, in place, and `norm_modulate` of it, bit for bit the two one after the other."""
         ...
 
-    def encode(self, x: torch.Tensor) -> Activation:
-        """x [S, K] as a linear that rounds its input by rows reads it; of use where `gives_codes`."""
+    def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Activation:
+        """x [S, K] as a linear that rounds its input reads it, by rows or by `scale`, fp32 []; of use where
+        `gives_codes`."""
         ...
 
     def held_for(self, rows: TableRows, x: torch.Tensor) -> object:

@@ -12,7 +12,7 @@ import torch
 from torch.nn import functional as F
 
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
-from h3runtime.quant.fp8 import quantize_rows
+from h3runtime.quant.fp8 import codes_of, quantize_rows
 from h3runtime.quant.row_codes import RowCodes
 
 QK_ROWS: Final = 4096
@@ -82,8 +82,8 @@ class TorchProducers:
     ) -> Activation:
         return self.norm_modulate(self.add_gated_(x, update, gate, rows), norm, shift, scale, rows, codes=codes)
 
-    def encode(self, x: torch.Tensor) -> Activation:
-        return in_codes(x)
+    def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Activation:
+        return in_codes(x) if scale is None else RowCodes(codes_of(x, scale), scale, x.dtype)
 
     def held_for(self, rows: TableRows, x: torch.Tensor) -> object:  # noqa: ARG002
         return None

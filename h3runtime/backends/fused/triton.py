@@ -109,9 +109,11 @@ class TritonProducers:
         made = producers.add_gated_norm_modulate_fp8(x, residual, weight, norm.eps, by)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
-    def encode(self, x: torch.Tensor) -> Activation:
+    def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Activation:
         from h3_kernels import producers
 
+        if scale is not None:
+            return RowCodes(producers.quantize_by(x, scale), scale, x.dtype)
         made = producers.quantize_rows(x)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 

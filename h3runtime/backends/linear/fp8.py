@@ -96,9 +96,11 @@ class Fp8Linear(DequantLinear):
         return there if self.form(there) is STORED else encoded(there)
 
     def apply(self, x: torch.Tensor | RowCodes, resident: Any) -> torch.Tensor:
-        """As `base` says; or, where `reads_codes` says so, x that a producer has rounded by the same rule."""
+        """As `base` says; or, where `reads_codes` or `stored_scale` say so, x that a producer has rounded by the same
+        rule."""
         if isinstance(x, RowCodes):
-            y = multiplied(x.codes, resident.codes, x.scale, resident.scale, x.dtype)
+            scale = resident.scale if isinstance(resident, Fp8Rows) else resident.scale.reshape(()).float()
+            y = multiplied(x.codes, resident.codes, x.scale, scale, x.dtype)
             return y if resident.bias is None else y.add_(resident.bias.to(y.dtype))
         if not self._multiplies(resident):
             return super().apply(x, resident)
@@ -120,6 +122,20 @@ def reads_codes(linear: nn.Module) -> bool:
         and isinstance(linear.resident, Fp8Rows)
         and linear.resident.pre_quant_scale is None
     )
+
+
+def stored_scale(linear: nn.Module) -> torch.Tensor | None:
+    """The one scale, fp32 [], that `linear` would round its input by, if nothing else reads that input."""
+    if type(linear) is not BackendLinear or not isinstance(linear.backend, Fp8Linear):
+        return None
+    weight = linear.resident
+    return input_scale(weight) if isinstance(weight, Fp8Weight) and linear.backend.why_unfit(weight) is None else None
+
+
+def input_scale(weight: Fp8Weight) -> torch.Tensor:
+    """fp32 []: the stored one, or 1."""
+    stored = weight.input_scale
+    return torch.ones((), device=weight.codes.device) if stored is None else stored.reshape(()).float()
 
 
 def encoded(stored: StoredWeight) -> Fp8Rows:
@@ -155,8 +171,7 @@ def _by_rows(x: torch.Tensor, weight: Fp8Rows) -> torch.Tensor:
 
 
 def _by_stored_scales(x: torch.Tensor, weight: Fp8Weight) -> torch.Tensor:
-    stored = weight.input_scale
-    x_scale = torch.ones((), device=x.device) if stored is None else stored.reshape(()).float()
+    x_scale = input_scale(weight)
     return multiplied(fp8.codes_of(x, x_scale), weight.codes, x_scale, weight.scale.reshape(()).float(), x.dtype)
 
 

@@ -246,8 +246,8 @@ class WatchedProducers:
         """One after the other, so that both are seen."""
         return self.norm_modulate(self.add_gated_(x, update, gate, rows), norm, shift, scale, rows, codes=codes)
 
-    def encode(self, x: torch.Tensor) -> Activation:
-        return self.own.encode(x)
+    def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Activation:
+        return self.own.encode(x, scale)
 
     def held_for(self, rows: TableRows, x: torch.Tensor) -> object:
         return self.own.held_for(rows, x)
