@@ -49,8 +49,8 @@ class Conditioned:
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """attention: of this request. dtype: what the network computes in. colours: of previews; None makes none. tally:
-    where the attention backends count their calls. recordings: of steps, for whoever has any; reuse that looks between
-    the blocks has none."""
+    where the attention backends count their calls. recordings: of steps, if there may be any; reuse that looks between the
+    blocks has none."""
 
     network: Dit
     attention: AttentionBackend
@@ -58,7 +58,7 @@ class Sampler:
     dtype: torch.dtype
     colours: ColourMap | None
     tally: Tally
-    recordings: Recordings
+    recordings: Recordings | None = None
 
     def sample(
         self,
@@ -103,7 +103,7 @@ class Sampler:
         return latents
 
     def _network(self, spec: GenerateSpec, count: int) -> Dit | RecordedDit:
-        if spec.reuse is not None and spec.reuse.mode == "first_block":
+        if self.recordings is None or (spec.reuse is not None and spec.reuse.mode == "first_block"):
             return self.network
         return self.recordings.of_run(self.network, self.tally, count)
 
