@@ -17,7 +17,8 @@ that hangs or loses the device is left out, and told.
     first s    the first call at this size, with what it compiles
     ratio      the peer's median over this one's, with `--peer diffusers`: its attention as its pipelines call it
 
-`--join R.json` adds the rows of an earlier run at the same shape: of a library that can't be beside another one.
+`--join R.json` adds the rows of an earlier run at the same shape, if it is there: of a library that can't be beside
+another one.
 """
 
 from __future__ import annotations
@@ -388,10 +389,10 @@ def table(report: dict[str, Any]) -> str:
 
 
 def _joined(report: dict[str, Any], paths: Sequence[Path]) -> dict[str, Any]:
-    """With the rows of other reports at the same shape that this one lacks."""
+    """With the rows of other reports at the same shape that this one lacks; of those reports that there are."""
     rows, unavailable = list(report["rows"]), dict(report["unavailable"])
     joined: list[str] = []
-    for path in paths:
+    for path in (path for path in paths if path.is_file()):
         other = json.loads(path.read_text())
         if other["shape"] == report["shape"]:
             here = {row["name"] for row in rows}

@@ -111,7 +111,8 @@ class Engines:
         asked = replace(spec, attention=way.attention, reuse=way.reuse, sampling=_sampling(spec, schedule))
         attention = attention or attention_of(asked, engine.attention, engine.attentions)
         network = engine.models.transformer_of(spec.task)
-        sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None, engine.attentions.tally)
+        tally, recordings = engine.attentions.tally, engine.recordings
+        sampler = Sampler(network, attention, engine.device, COMPUTE_DTYPE, None, tally, recordings)
         latents = sampler.sample(asked, given, run, Diagnosis(asked))
         return latents, forwards(asked.sampling) - len(run.skipped)
 

@@ -41,7 +41,12 @@ def test_it_measures_what_runs_here_and_lists_the_rest(tmp_path: Path, capsys: p
     assert "| sdpa | reference |" in printed.out and "sage2: needs a CUDA device" in printed.out
     assert "sla_topk_75: it hangs" in printed.out and "sdpa: error 2" in printed.err
 
-    assert main([*SMALL, "--backends", "sdpa", "--join", str(out), "--output", str(tmp_path / "both.json")]) == 0
+    assert (
+        main(
+            [*SMALL, "--backends", "sdpa", "--join", str(out), "nowhere.json", "--output", str(tmp_path / "both.json")]
+        )
+        == 0
+    )
     both = json.loads((tmp_path / "both.json").read_text())
     assert both["joined"] == [name for name in rows if name != "sdpa"] and len(both["rows"]) == len(rows)
     assert both["rows"][1] == rows["kj_head_sliced"]

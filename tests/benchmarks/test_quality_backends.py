@@ -1,0 +1,107 @@
+"""The table of backends and lanes: which ways there are, that a failure costs itself alone, and what is compared."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import quality_backends, quality_engines
+from benchmarks.quality_backends import (
+    LANES,
+    Tried,
+    make_exact,
+    make_way,
+    planned,
+    prompts_of,
+    raise_if_given_away,
+    run_all,
+    slug,
+    write_report,
+)
+from benchmarks.quality_engines import Engines
+from benchmarks.quality_plan import Schedule, Way
+from benchmarks.quality_records import Records
+from h3runtime.backends.attention.counting import Fallback, Tally
+from h3runtime.backends.linear.select import linear_backends
+from h3runtime.checkpoint.synthetic.tiny import tiny_set
+from h3runtime.errors import BackendUnavailable
+from h3runtime.settings import default_cache_dir
+
+
+def arguments(folder: Path, *words: str) -> argparse.Namespace:
+    given = quality_backends._parser().parse_args([str(folder), "--device", "cpu", *words])
+    folder.mkdir(exist_ok=True)
+    return given
+
+
+def test_every_backend_has_a_way_or_a_reason(tmp_path: Path) -> None:
+    plan = planned(arguments(tmp_path))
+    by_name = {each.name: each for each in plan}
+    assert len(by_name) == len(plan) and by_name.keys() >= {"cudnn_sdpa", "sage3", "vsa", "sla_topk_10", *LANES}
+    assert by_name["fa4"].fault == "needs a CUDA device, and this is cpu" and not by_name["sla_topk_10"].fault
+    assert by_name["high, sage2"].fault and by_name["medium, sla_topk_25"].way.linear == "fp8"
+    linears = {each.way.linear for each in plan if each.group == "linear"} | {"resident_bf16"}
+    assert linears == {backend.name for backend in linear_backends()}
+    assert [each.name for each in planned(arguments(tmp_path, "--only", "bf16/int8"))] == ["bf16/int8"]
+
+
+def test_prompts_are_of_both_splits(tmp_path: Path) -> None:
+    found = prompts_of(arguments(tmp_path, "--prompts", "5", "--task", "t2va", "i2va"))
+    assert len(found) == 5 and {p.split for p in found} == {"trained", "held_out"}
+    assert {p.task for p in found} == {"t2va", "i2va"}
+    assert len({(p.task, p.split, p.index) for p in found}) == 5
+
+
+def test_what_fails_or_hangs_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = arguments(tmp_path, "--processes", "2", "--patience", "1.5")
+    monkeypatch.setattr(quality_backends, "_command", lambda _: [sys.executable, "-c"])
+    programs = {
+        "right": "pass",
+        "told": "print('some line'); print('why not'); raise SystemExit(1)",
+        "dies": "import os; os.kill(os.getpid(), 9)",
+        "hangs": "import time; time.sleep(60)",
+    }
+    faults = run_all(given, [(name, [program]) for name, program in programs.items()])
+    assert faults["right"] == "" and faults["told"] == "why not"
+    assert faults["dies"].startswith("ended its process with status -9") and faults["hangs"] == "no end after 2 s"
+
+
+def test_a_way_that_another_backend_made_is_told() -> None:
+    tally = Tally()
+    raise_if_given_away("sol_attn", tally)
+    tally.fallbacks[Fallback("sol_attn", "sage2", "200 rows are too few")] += 1
+    with pytest.raises(BackendUnavailable, match="every call went to sage2: 200 rows"):
+        raise_if_given_away("sol_attn", tally)
+    tally.dispatches["sol_attn"] += 1
+    raise_if_given_away("sol_attn", tally)
+
+
+def test_a_way_is_judged_against_the_exact_clips_that_were_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the tiny set, which stands for every format."""
+    monkeypatch.setattr(quality_engines, "embedded_set", lambda *_, **__: tiny_set(default_cache_dir()))
+    monkeypatch.setattr(quality_backends, "SCHEDULE", Schedule(3))
+    engines = Engines("cpu", 1, tmp_path / "scratch")
+    monkeypatch.setattr(quality_backends, "Engines", lambda *_: engines)
+    given = arguments(tmp_path / "out", "--prompts", "2", "--size", "64x64x5")
+    given.part = "0/1"
+    make_exact(given)
+    way = Way(attention="sla_topk_10")
+    plan = [Tried("attention", "sparse", way), Tried("attention", "fa4", Way(attention="fa4"), "not here")]
+    make_way(given, way)
+    records = list(Records(tmp_path / "out").read())
+    assert len(records) == 4 and len({record.checkpoint for record in records}) == 1
+    told: list[Any] = [record.figures["exact"] for record in records if record.way == way]
+    assert len(told) == 2 and 0 < max(each["video_l2"] for each in told) < 1
+    text = write_report(tmp_path / "out", plan)
+    assert "| exact | exact | 2 |" in text and "| attention | sparse | 2 |" in text
+    assert "attention fa4: not here" in text
+    report = json.loads((tmp_path / "out" / "backends.json").read_text())
+    assert [each["name"] for each in report if each["row"] is None] == ["fa4"]
+    assert (tmp_path / "out" / f"clips-{slug(way.name)}.jsonl").exists()
