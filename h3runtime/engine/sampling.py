@@ -49,8 +49,8 @@ class Conditioned:
 @dataclass(frozen=True, slots=True)
 class Sampler:
     """attention: of this request. dtype: what the network computes in. colours: of previews; None makes none. tally:
-    where the attention backends count their calls. recordings: of steps, if there may be any; reuse that looks between the
-    blocks has none."""
+    where the attention backends count their calls. recordings: of steps, if there may be any;
+    reuse that looks between the blocks has none."""
 
     network: Dit
     attention: AttentionBackend
