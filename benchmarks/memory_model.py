@@ -134,7 +134,7 @@ def main() -> None:
 def measured(given: argparse.Namespace, name: str, folder: Path, *, first: bool) -> Iterator[dict[str, Any]]:
     """first: the layout with which all is run that is run once."""
     layout, began = LAYOUTS[name], time.monotonic()
-    engine = made_engine(given.device, layout, folder, tiny=given.tiny)
+    engine = made_engine(given.device, layout, folder, tiny=given.tiny, fused=given.fused)
     warm_up(engine, folder)
     yield {"held_bytes": held(engine), "made_seconds": round(time.monotonic() - began, 1)}
     for case in grid(layout, SMALL_SIZES if given.tiny else SIZES, attentions(engine, given.attention, first=first)):
@@ -190,10 +190,13 @@ class OneTransformer(Loader):
         return replace(found, transformers={FL2VA: only, REF2VA: only}, facts=(*found.facts, twin))
 
 
-def made_engine(device: str, layout: Layout, folder: Path, *, tiny: bool = False) -> ResidentEngine:
+def made_engine(
+    device: str, layout: Layout, folder: Path, *, tiny: bool = False, fused: str = "auto"
+) -> ResidentEngine:
     """Loaded, ready to generate; both partitions are one and the same transformer. Nothing has been run yet."""
     paths = made_set.holes(folder / "set", layout.kind, tiny=tiny)
-    settings = resolve({"device": device, "data_dir": folder / "data", "linear": layout.linear, **paths})
+    choices = {"device": device, "linear": layout.linear, "fused": fused}
+    settings = resolve({"data_dir": folder / "data", **choices, **paths})
     engine = ResidentEngine(settings, profile_memory=True, warm_up=False, partitions=(FL2VA,))
     with patch.object(load, "stream", made_set.stream), patch.object(resident, "Loader", OneTransformer):
         engine.load(lambda _: None)
@@ -333,6 +336,9 @@ def _parser() -> argparse.ArgumentParser:
         "--layout", nargs="+", choices=tuple(LAYOUTS), default=USUAL, help=f"Default: {' '.join(USUAL)}."
     )
     parser.add_argument("--attention", nargs="+", metavar="NAME", help="Default: five, and the first layout with all.")
+    parser.add_argument(
+        "--fused", default="auto", metavar="NAME", help="Producers, as `serve` has them. Default: auto."
+    )
     parser.add_argument("--whole", action="store_true", help="All whole requests, three minutes more.")
     parser.add_argument("--tiny", action="store_true", help="Small models and requests, to try the script itself.")
     return parser

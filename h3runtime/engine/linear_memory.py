@@ -13,11 +13,14 @@ import torch
 from torch import nn
 
 from h3runtime.backends.linear.base import BackendLinear, CallBytes, LinearBackend
+from h3runtime.backends.linear.fp8 import Fp8Linear, Fp8Rows
 from h3runtime.backends.linear.select import linear_backends
 from h3runtime.backends.linear.switching import switched
 from h3runtime.engine.memory_formulas import LinearCalls
 
 Layer = tuple[LinearBackend[Any], Any]
+CODED = frozenset({"attn.qkv_proj", "mlp.fc1", "mlp.fc2"})
+"""Read what a producer makes; what `attn.out_proj` reads, attention makes."""
 
 
 def resident_bytes(models: Iterable[nn.Module]) -> int:
@@ -42,6 +45,24 @@ def linear_calls(model: nn.Module, dtype: torch.dtype, name: str | None = None) 
         return CallBytes(max((c.held for c in each), default=0), max((c.before for c in each), default=0))
 
     return calls
+
+
+def coded_linears(model: Any, name: str | None = None) -> frozenset[str]:
+    """Those of a block (`attn.qkv_proj`, ...) that producers hand codes in FP8, as `denoiser.blocks` decides it, in
+    every block. model: a transformer. name: as of `linear_calls`."""
+    if not model.producers.gives_codes:
+        return frozenset()
+    asked = next((candidate for candidate in linear_backends() if candidate.name == name), None)
+    reading: dict[str, bool] = {}
+    for path, layer in switched(model):
+        place = ".".join(path.split(".")[-2:])
+        reading[place] = reading.get(place, True) and _multiplies_codes(asked or layer.loaded_for, layer.resident)
+    whole = {"attn.qkv_proj": model.config.gate_compress, "mlp.fc1": model.mlp_chunks > 1}
+    return frozenset(place for place, reads in reading.items() if reads and place in CODED and not whole.get(place))
+
+
+def _multiplies_codes(backend: LinearBackend[Any], resident: Any) -> bool:
+    return isinstance(backend, Fp8Linear) and isinstance(resident, Fp8Rows) and resident.pre_quant_scale is None
 
 
 def _kind(layer: BackendLinear) -> tuple[Any, ...]:

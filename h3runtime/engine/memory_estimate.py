@@ -28,7 +28,7 @@ from h3runtime.core import Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine.demand import Demand
-from h3runtime.engine.linear_memory import linear_calls
+from h3runtime.engine.linear_memory import coded_linears, linear_calls
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_formulas import (
     Computing,
@@ -51,6 +51,8 @@ from h3runtime.vae.tile_batch import ROOM
 from h3runtime.vae.tiling import Tiling
 from h3runtime.vae.video_config import DecoderConfig, EncoderConfig
 
+TEXT_LINEAR = "model.layers.0.mlp.gate_proj"
+"""One of the encoder's, for how all are stored."""
 SETTLING = 24 * 2**20
 """Bytes that a process keeps after its first requests: code that oneDNN made for their shapes, libraries. 5 to 60 MiB
 were measured."""
@@ -58,8 +60,8 @@ were measured."""
 
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
-    """text_widened: the encoder's weights aren't stored in fp32, so one of them is made fp32 at a time. process,
-    adapters: see above."""
+    """text_widened: the encoder's weights aren't stored in fp32, so one of them is made fp32 at a time. text_decoded:
+    they are quantised. process, adapters: see above."""
 
     weights: int
     process: int
@@ -76,6 +78,7 @@ class ModelSizes:
     tiling: Tiling
     adapters: int = 0
     upscaler: int = 0
+    text_decoded: bool = False
 
 
 def sizes_of(
@@ -86,18 +89,21 @@ def sizes_of(
     adapters: int = 0,
     linear: str | None = None,
     attention: Workspace = nothing,
+    adapted: bool = False,
 ) -> ModelSizes:
     """Of what is loaded; the transformer that `task` runs on. held: bytes of the engine before any request, adapters
     left out. weights: bytes of all that was loaded, as it is resident. adapters: bytes of those that are resident
-    while the request runs. linear: the backend that it names. attention: what its backends take."""
+    while the request runs. linear: the backend that it names. attention: what its backends take. adapted: it has
+    adapters of its own."""
     transformer, video, audio = models.transformer_of(task), models.vaes.video, models.vaes.audio.config
     return ModelSizes(
         weights=weights,
         process=max(0, held - weights),
         transformer=transformer.config,
-        computing=_computing(transformer, linear, attention),
+        computing=_computing(transformer, linear, attention, adapted=adapted),
         text_encoder=models.text_encoder.config,
-        text_widened=not _stored_in(models.text_encoder, "model.layers.0.mlp.gate_proj", torch.float32),
+        text_widened=not _stored_in(models.text_encoder, TEXT_LINEAR, torch.float32),
+        text_decoded=not isinstance(models.text_encoder.get_submodule(TEXT_LINEAR).resident, PlainWeight),
         video_encoder=video.config.encoder,
         video_decoder=video.config.decoder,
         video_dtype=video.dtype,
@@ -109,7 +115,8 @@ def sizes_of(
     )
 
 
-def _computing(transformer: Dit, linear: str | None, attention: Workspace) -> Computing:
+def _computing(transformer: Dit, linear: str | None, attention: Workspace, *, adapted: bool) -> Computing:
+    """Adapted linears read no codes."""
     full = transformer.config.curve_grid is None
     return Computing(
         dtype=transformer.dtype,
@@ -118,6 +125,7 @@ def _computing(transformer: Dit, linear: str | None, attention: Workspace) -> Co
         mlp_chunks=transformer.mlp_chunks,
         linear=linear_calls(transformer, transformer.dtype, linear),
         attention=attention,
+        coded=frozenset() if adapted else coded_linears(transformer, linear),
     )
 
 
@@ -187,7 +195,13 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
         sound=audio_encode_bytes(models.audio_encoder, demand.samples),
         vision=vision_bytes(text, demand.text_rows, demand.vision_rows, demand.patches),
         text=heap_bytes(
-            text_bytes(text, demand.text_rows, demand.vision_rows, widened=models.text_widened),
+            text_bytes(
+                text,
+                demand.text_rows,
+                demand.vision_rows,
+                widened=models.text_widened,
+                decoded=models.text_decoded,
+            ),
             on_host=models.computing.on_host,
         ),
     )

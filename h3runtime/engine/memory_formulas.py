@@ -66,15 +66,16 @@ Workspace = Callable[[int, int, int], int]
 """Bytes that an attention backend holds beside q, k, v and its result; for rows, heads, head size."""
 
 
-def text_bytes(config: TextEncoderConfig, rows: int, vision_rows: int, *, widened: bool) -> int:
+def text_bytes(config: TextEncoderConfig, rows: int, vision_rows: int, *, widened: bool, decoded: bool = False) -> int:
     """The residual stream, keys and values, cos and sin of all rows, the deepstack features, the wider of the two kinds
-    of chunk, and the widest weight in fp32."""
+    of chunk, and the widest weight in fp32, with a slice of it where it has to be decoded."""
     whole = rows * (config.hidden + 2 * config.kv_heads * config.head_dim + config.head_dim)
     deepstack = len(config.vision.taps) * vision_rows * config.hidden
     mlp = chunk_bytes(rows, language_model.mlp_row_bytes(config))
     chunk = max(mlp, language_model.attention_chunk_bytes(config, rows))
     widest = config.hidden * max(config.intermediate, config.heads * config.head_dim) if widened else 0
-    return FP32 * (whole + deepstack + widest) + chunk
+    decoding = min(widest, SLICE_ELEMENTS) * DECODING_BYTES if decoded else 0
+    return FP32 * (whole + deepstack + widest) + decoding + chunk
 
 
 def vision_bytes(config: TextEncoderConfig, rows: int, vision_rows: int, patches: int) -> int:
@@ -155,7 +156,8 @@ class Computing:
     """How a network computes. adaln_decoded: the modulation's weights are stored in another form and made anew at every
     use. on_host: on the CPU, which norms in fp32. mlp_chunks: of a block's MLP. linear: what a call of a block's linear
     (`attn.qkv_proj`, ...) takes for so many rows; nothing, where weights are there as they are multiplied. attention:
-    likewise a call of its backend, for rows, heads and their size."""
+    likewise a call of its backend, for rows, heads and their size. coded: linears that are handed codes in FP8 with a
+    scale a row, which then round nothing themselves."""
 
     dtype: torch.dtype
     adaln_decoded: bool
@@ -163,6 +165,14 @@ class Computing:
     mlp_chunks: int = 1
     linear: LinearCalls = lambda *_: CallBytes()
     attention: Workspace = nothing
+    coded: frozenset[str] = frozenset()
+
+    def input_bytes(self, linear: str, width: int) -> int:
+        """Of a row of what `linear` reads."""
+        return width + FP32 if linear in self.coded else width * self.dtype.itemsize
+
+    def call(self, linear: str, rows: int) -> CallBytes:
+        return CallBytes() if linear in self.coded else self.linear(linear, rows)
 
 
 def sampling_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
@@ -189,27 +199,36 @@ def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
     """h and its normed copy, q, k and v; beside them a chunk while it is normed, or the result and either what its
     backend takes or its projection."""
     size, inner = how.dtype.itemsize, config.inner
-    base = rows * size * (2 * config.hidden + 3 * inner)
+    normed = rows * (size * config.hidden + how.input_bytes("attn.qkv_proj", config.hidden))
+    base = normed + rows * size * 3 * inner
     norm = min(rows, QK_ROWS) * inner * (3 * FP32 if how.on_host else 2 * size)
     out = rows * (size * inner + FP32 * config.heads)
     after = max(
         _product(how, "attn.out_proj", rows, config.hidden, 0), how.attention(rows, config.heads, config.head_dim)
     )
-    return max(base + norm, base + out + after, _product(how, "attn.qkv_proj", rows, 3 * inner, 2 * config.hidden))
+    return max(base + norm, base + out + after, _product(how, "attn.qkv_proj", rows, 3 * inner, normed))
 
 
 def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
-    """h and its normed copy; of a chunk of rows, gate and value and the product's projection."""
+    """h and its normed copy; of a chunk of rows, gate and value and the product's projection. Codes of the product are
+    made beside gate and value, which are gone when they are projected."""
+    size = how.dtype.itemsize
     piece = min(rows, chunk_rows(rows, how.mlp_chunks))
+    both = piece * size * 2 * config.ffn
     first = _product(how, "mlp.fc1", piece, 2 * config.ffn, 0)
-    second = _product(how, "mlp.fc2", piece, config.hidden, 2 * config.ffn)
-    return rows * how.dtype.itemsize * 2 * config.hidden + max(first, second)
+    if "mlp.fc2" in how.coded:
+        codes = piece * how.input_bytes("mlp.fc2", config.ffn)
+        second = codes + max(both, piece * size * config.hidden)
+    else:
+        second = _product(how, "mlp.fc2", piece, config.hidden, both)
+    normed = rows * (size * config.hidden + how.input_bytes("mlp.fc1", config.hidden))
+    return normed + max(first, second)
 
 
 def _product(how: Computing, linear: str, rows: int, out_width: int, held: int) -> int:
-    """A linear over all rows that already hold `held` numbers each: what it takes itself, and its result."""
-    size, call = how.dtype.itemsize, how.linear(linear, rows)
-    return rows * size * held + call.held + max(call.before, rows * size * out_width)
+    """A linear over all rows beside `held` bytes: what it takes itself, and its result."""
+    call = how.call(linear, rows)
+    return held + call.held + max(call.before, rows * how.dtype.itemsize * out_width)
 
 
 def _adaln_bytes(config: DitConfig, how: Computing) -> int:

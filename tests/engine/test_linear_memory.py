@@ -5,14 +5,18 @@ Measured, of what was told: resident_bf16 1.05, dequant and fp32 0.86, fp8 0.74,
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from h3runtime.backends.linear.base import install
 from h3runtime.backends.linear.select import linear_backends
-from h3runtime.engine.linear_memory import linear_calls, resident_bytes
-from h3runtime.quant import nvfp4
+from h3runtime.engine.linear_memory import coded_linears, linear_calls, resident_bytes
+from h3runtime.quant import fp8, nvfp4
+from h3runtime.quant.stored import PlainWeight
 from tests.backends.linears import CPU, randn
 from tests.engine.test_memory_estimate import allocated
 
@@ -38,6 +42,40 @@ def test_a_call_takes_what_was_told(name: str, blocks: nn.Module) -> None:
     whole = told.held + max(told.before, 2 * ROWS * OUT)
     assert 0.7 <= allocated(lambda: layer(x)) / whole <= 1.1
     assert linear_calls(blocks, torch.bfloat16, name)("mlp.fc1", ROWS) == told
+
+
+STORED = {"bf16": PlainWeight(randn(16, 64, seed=3).bfloat16()), "fp8": fp8.quantize(randn(16, 64, seed=3))}
+PLACES = ("attn.qkv_proj", "attn.out_proj", "mlp.fc1", "mlp.fc2")
+
+
+class Handing:
+    """A transformer of one block, as far as what is handed over depends on it."""
+
+    def __init__(self, *, gives_codes: bool = True, gate: bool = False, chunks: int = 1, stored: str = "bf16") -> None:
+        self.producers = SimpleNamespace(gives_codes=gives_codes)
+        self.config, self.mlp_chunks = SimpleNamespace(gate_compress=gate), chunks
+        self.blocks = nn.ModuleDict({"attn": nn.Module(), "mlp": nn.Module()})
+        for place in PLACES:
+            self.blocks.get_submodule(place.partition(".")[0]).add_module(place.partition(".")[2], nn.Linear(8, 8))
+            install(self.blocks, place, BACKENDS["fp8"], STORED[stored], CPU, switched=True)
+
+    def named_modules(self) -> Iterable[tuple[str, nn.Module]]:
+        return self.blocks.named_modules()
+
+
+@pytest.mark.parametrize(
+    ("model", "asked", "coded"),
+    [
+        (Handing(), None, {"attn.qkv_proj", "mlp.fc1", "mlp.fc2"}),
+        (Handing(), "dequant", set()),
+        (Handing(gives_codes=False), None, set()),
+        (Handing(gate=True, chunks=2), None, {"mlp.fc2"}),
+        (Handing(stored="fp8"), None, set()),
+    ],
+    ids=["rounded by rows", "another backend", "producers that give none", "whole rows are read", "a stored scale"],
+)
+def test_codes_are_handed_where_a_linear_multiplies_them(model: Handing, asked: str | None, coded: set[str]) -> None:
+    assert coded_linears(model, asked) == coded
 
 
 def test_bytes_that_layers_share_count_once(blocks: nn.Module) -> None:

@@ -14,19 +14,24 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from h3runtime.checkpoint.synthetic.layouts import UpscalerSizes, upscaler_shapes
+from h3runtime.backends.linear.base import CallBytes
+from h3runtime.backends.linear.dequant import DECODING_BYTES
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes, UpscalerSizes, transformer_shapes, upscaler_shapes
 from h3runtime.conditioning import layers
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.conditioning.presentation import Markers, assemble
 from h3runtime.core import ReferenceInput, Task
+from h3runtime.denoiser.config import DitConfig
 from h3runtime.engine.demand import Demand
 from h3runtime.engine.linear_memory import resident_bytes
 from h3runtime.engine.memory_estimate import Conditioning, MemoryEstimate
 from h3runtime.engine.memory_formulas import (
+    Computing,
     Shot,
     Steps,
     audio_encode_bytes,
+    sampling_bytes,
     text_bytes,
     video_encode_bytes,
     vision_bytes,
@@ -124,6 +129,23 @@ def test_an_upscaler_takes_what_is_estimated() -> None:
     demand = Demand(Steps(1, 1, 1, 1, 2), (), (), (), Shot(22, 256, 256))
     estimated = upscaling_bytes(config, demand, on_host=True)
     assert_estimated(allocated(lambda: model(latents, (16, 16), 2.0)), estimated)
+
+
+def test_codes_take_a_byte_where_what_they_stand_for_takes_two() -> None:
+    config = DitConfig.from_shapes(transformer_shapes(TransformerSizes()))
+    plain = Computing(torch.bfloat16, adaln_decoded=False, on_host=False)
+    rows = 37_810
+    coded = replace(plain, coded=frozenset({"attn.qkv_proj", "mlp.fc1", "mlp.fc2"}))
+    rounding = replace(plain, linear=lambda place, rows: CallBytes(rows * (14_336 + 4) if place == "mlp.fc2" else 0))
+    steps = Steps(rows, 100, 2_000_000, 12, 3)
+    taken = {name: sampling_bytes(config, how, steps) for name, how in (("coded", coded), ("rounding", rounding))}
+    # h in bf16, codes of fc1's input, gate and value, codes of their product; without them h twice, the result besides.
+    assert taken["rounding"] - taken["coded"] == rows * (5376 - 4 + 2 * 5376)
+
+
+def test_a_weight_that_is_decoded_takes_a_slice_besides() -> None:
+    plain, decoded = (text_bytes(CONFIG, 500, 0, widened=True, decoded=decoded) for decoded in (False, True))
+    assert decoded - plain == CONFIG.hidden * CONFIG.intermediate * DECODING_BYTES
 
 
 def test_conditioning_has_its_own_line_and_the_largest_stage_counts() -> None:

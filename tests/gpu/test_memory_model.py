@@ -27,10 +27,14 @@ CASES = (
 )
 
 
-@pytest.fixture(scope="module")
-def made(cuda: torch.device, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResidentEngine]:
+@pytest.fixture(scope="module", params=["nvfp4", "fp8"])
+def made(
+    cuda: torch.device, tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[ResidentEngine]:
+    """FP8 with producers that hand over codes."""
     folder = tmp_path_factory.mktemp("made")
-    engine = made_engine(str(cuda), LAYOUTS["nvfp4"], folder)
+    fused = "triton" if request.param == "fp8" else "torch"
+    engine = made_engine(str(cuda), LAYOUTS[request.param], folder, fused=fused)
     warm_up(engine, folder)
     yield engine
     engine.close()

@@ -36,6 +36,8 @@ SMALLEST_CAPABILITY = (7, 5)
 ROW_MULTIPLE, COLUMN_MULTIPLE = 32, 8
 """Of M, and of N and K, for `torch._int_mm` on a GPU, which wants more than 16 rows. A CPU's, in torch 2.13, gives
 zeros for a K of 1."""
+SUMS_BYTES = 8
+"""Of each value of a slice of the result: in INT32, and in FP32."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +79,17 @@ class Int8Linear(DequantLinear):
         return shape[0] * shape[1] + shape[0] * torch.float32.itemsize
 
     def call_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> CallBytes:
-        """The codes of x, x rotated, and sums in INT32: of a slice, or of all rows where a kernel may need them."""
+        """The codes of x; without comfy-kitchen, which rotates and sums in its kernels, also a slice of x rotated, and
+        one of the sums in INT32 and FP32."""
         weight = self._encoded(resident)
         if weight is None:
             return super().call_bytes(resident, rows, dtype)
         out_width, width = weight.shape
-        rotated = dtype.itemsize * width if weight.convrot else 0
-        sums = 4 * rows * out_width if weight.codes.is_cuda else 8 * min(rows * out_width, SLICE_ELEMENTS)
-        return CallBytes(rows * (width + 4 + rotated) + sums)
+        held = rows * (width + torch.float32.itemsize)
+        if _has_kitchen(weight.codes.device):
+            return CallBytes(held)
+        rotated = dtype.itemsize * min(rows * width, SLICE_ELEMENTS) if weight.convrot else 0
+        return CallBytes(held + rotated + SUMS_BYTES * min(rows * out_width, SLICE_ELEMENTS))
 
     def prepare(self, stored: StoredWeight, device: torch.device) -> Any:
         there = moved(stored, device)
