@@ -41,7 +41,7 @@ import torch
 
 from benchmarks.attention_inputs import SIZES, Recorded, recorded
 from benchmarks.script import measured_here, names, positive
-from benchmarks.watched import Beat, run
+from benchmarks.watched import PATIENCE, Beat, run
 from h3runtime.backends.attention.base import Place, attend_at
 from h3runtime.backends.attention.counting import Tally
 from h3runtime.backends.attention.options import AttentionOptions
@@ -113,11 +113,11 @@ class Shape:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    own = ("output", "join", "watched", "without", "nano")
+    own = ("output", "join", "watched", "without", "nano", "patience")
     try:
         settings = resolve({name: value for name, value in vars(given).items() if name not in own}, given.config)
         if given.watched is None and choose_device(settings.device).device.type == "cuda":
-            return run(Path(__file__), sys.argv[1:] if arguments is None else arguments)
+            return run(Path(__file__), sys.argv[1:] if arguments is None else arguments, given.patience)
         report = measure(
             Shape(given.rows, given.heads, given.head_dim),
             settings,
@@ -527,6 +527,9 @@ def _parser() -> argparse.ArgumentParser:
         "--join", type=Path, nargs="+", default=(), metavar="R.json", help="Add rows of earlier runs of this shape."
     )
     parser.add_argument("--without", type=_reasoned, action="append", default=[], metavar="NAME=WHY", help="Leave out.")
+    parser.add_argument(
+        "--patience", type=float, default=PATIENCE, metavar="S", help="Seconds without a sign of life, on a GPU."
+    )
     parser.add_argument("--watched", type=Path, help=argparse.SUPPRESS)
     add_flags(parser.add_argument_group("settings"), frozenset(Settings.model_fields) - ATTENTION_ONLY - {"device"})
     return parser
