@@ -3,7 +3,9 @@
 The published 50 blocks (`--sizes small`: a look without a GPU) with random weights made on the device, on a contract's
 sequence, at one sigma. In every round each lane and each peer runs once, in another order, so that all share what the
 machine does meanwhile. Nothing is timed before its first blocks were run and gave numbers. Prints tables and writes
-JSON with `--output`, again after every round. Does not judge.
+JSON with `--output`, again after every round. Does not judge. On a GPU the work is done in a process of its own
+(`watched`): an attention that hangs or loses the device is left out and the next best taken; what else can't be had
+costs itself alone, and is told.
 
     lanes        exact, high, medium (`step_lanes`), or one of `--attention X --linear Y --producers Z`
     diffusers    with `--peer`: its model on the same weights (`step_peer`), eager; `--peer-compiled`: compiled too
@@ -53,12 +55,13 @@ from benchmarks.step_peer import peer_model, peer_of, peer_weights
 from benchmarks.step_report import Growth, Measured, Work, report_of, table
 from benchmarks.step_times import once
 from benchmarks.step_workload import Workload, workload_of
+from benchmarks.watched import Beat, run
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.cli.report import print_error, say
 from h3runtime.engine import determinism
 from h3runtime.engine.device import choose_device
 from h3runtime.engine.made_network import made_weights
-from h3runtime.errors import H3Error, Offence, invalid
+from h3runtime.errors import BackendUnavailable, H3Error, Offence, invalid
 from h3runtime.observe.cores import engine_threads
 
 SIZES: Final[Mapping[str, TransformerSizes]] = MappingProxyType(
@@ -83,6 +86,8 @@ SIZES: Final[Mapping[str, TransformerSizes]] = MappingProxyType(
 FEW: Final = 2
 """Blocks that are run before anything is timed."""
 COMPILED: Final = "diffusers, compiled"
+PATIENCE: Final = 120.0
+"""Seconds without a sign of life: a forward of 362 frames takes 35, the compiler 60 on a busy machine."""
 SCALING: Final = "t2va-1344x768-362f"
 
 
@@ -100,16 +105,19 @@ class Asked:
     steps: int
     scaling: str | None
     seconds: float
+    without: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Runner:
-    """forward: what is timed; velocities: what its result means. few: velocities with the first blocks alone."""
+    """forward: what is timed; velocities: what its result means. few: velocities with the first blocks alone.
+    risk: what a watched run is to leave out if this one hangs: the lane's attention, or the peer."""
 
     name: str
     forward: Callable[[], Any]
     velocities: Callable[[Any], Velocities]
     few: Callable[[int], Velocities]
+    risk: str = ""
 
 
 @dataclass(slots=True)
@@ -129,7 +137,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     try:
         _require_folder(given.output)
-        report = measure(_asked(given), given.device, partial(_write, given.output))
+        if given.watched is None and choose_device(given.device).device.type == "cuda":
+            return run(Path(__file__), sys.argv[1:] if arguments is None else arguments, PATIENCE)
+        report = measure(_asked(given), given.device, partial(_write, given.output), Beat(given.watched))
     except H3Error as error:
         print_error(error)
         return 1
@@ -143,20 +153,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 @torch.no_grad()
-def measure(asked: Asked, device_name: str, write: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def measure(asked: Asked, device_name: str, write: Callable[[dict[str, Any]], None], beat: Beat) -> dict[str, Any]:
     """The report, ready for JSON; `write` gets it as it is after every round and at the end."""
     determinism.pin()
     place = choose_device(device_name)
     if place.device.type == "cpu":
         torch.set_num_threads(engine_threads())
-    return _Session(asked, place.device, measured_here(place.name, place.device), write).run()
+    session = _Session(asked, place.device, measured_here(place.name, place.device), write, beat)
+    try:
+        return session.run()
+    except torch.AcceleratorError as fault:
+        beat.lost(f"lost the device: {_first_line(fault)}")
+        raise
 
 
 class _Session:
     def __init__(
-        self, asked: Asked, device: torch.device, head: dict[str, Any], write: Callable[[dict[str, Any]], None]
+        self,
+        asked: Asked,
+        device: torch.device,
+        head: dict[str, Any],
+        write: Callable[[dict[str, Any]], None],
+        beat: Beat,
     ) -> None:
-        self.asked, self.device, self.head, self.write = asked, device, head, write
+        self.asked, self.device, self.head, self.write, self.beat = asked, device, head, write, beat
         self.began = time.monotonic()
         self.sizes = SIZES[asked.sizes]
         self.found = Found()
@@ -179,21 +199,37 @@ class _Session:
         return workload_of(read_contract(name).contract, self.sizes.text_dim, self.device)
 
     def _runners(self) -> dict[str, Runner]:
+        """Lanes and peers that can be built; a lane that was asked for part by part has to be."""
         weights = made_weights(self.sizes, self.device)
         self._tell(f"weights made: {self._held()}")
-        lanes = Lanes(self.sizes, weights, self.device)
-        runners: dict[str, Runner] = {}
-        for lane in self.asked.lanes:
-            ready = lanes.ready(lane, self.given)
-            self.lanes.append(ready)
-            runners[lane.name] = Runner(lane.name, ready.forward, _same, ready.few)
-            told = f"{ready.attention.name}, {lane.linear}, {ready.network.producers.name}"
-            self._tell(f"{lane.name}: {'; '.join([told, *ready.passed])}")
+        lanes = Lanes(self.sizes, weights, self.device, self.asked.without, self.beat)
+        runners = [self._built(lane.name, partial(self._lane, lanes, lane), lane.required) for lane in self.asked.lanes]
         if self.asked.peer is not None:
             theirs = peer_weights(weights)
             for name in (self.asked.peer, COMPILED)[: 1 + self.asked.compiled]:
-                runners[name] = self._peer(name, theirs, weights["rope.inv_freq"])
-        return runners
+                runners.append(self._built(name, partial(self._peer, name, theirs, weights["rope.inv_freq"])))
+        return {runner.name: runner for runner in runners if runner is not None}
+
+    def _built(self, name: str, build: Callable[[], Runner], required: bool = False) -> Runner | None:
+        try:
+            if name in self.asked.without:
+                raise BackendUnavailable(self.asked.without[name])
+            return build()
+        except torch.AcceleratorError:
+            raise
+        except Exception as fault:
+            if required and isinstance(fault, H3Error):
+                raise
+            self.found.faults[name] = told = _told(fault)
+            self._tell(f"{name}: {told}")
+            return None
+
+    def _lane(self, lanes: Lanes, lane: Lane) -> Runner:
+        ready = lanes.ready(lane, self.given)
+        self.lanes.append(ready)
+        told = f"{ready.attention.name}, {lane.linear}, {ready.network.producers.name}"
+        self._tell(f"{lane.name}: {'; '.join([told, *ready.passed])}")
+        return Runner(lane.name, ready.forward, _same, ready.few, ready.attention.name)
 
     def _peer(self, name: str, theirs: Mapping[str, torch.Tensor], frequencies: torch.Tensor) -> Runner:
         model = peer_model(self.sizes, theirs, frequencies)
@@ -205,13 +241,14 @@ class _Session:
             with peer.few(blocks):
                 return peer.velocities(peer.forward())
 
-        return Runner(name, peer.forward, peer.velocities, few)
+        return Runner(name, peer.forward, peer.velocities, few, name)
 
     def _warmed(self, runners: dict[str, Runner]) -> dict[str, Runner]:
         """Those whose first blocks give numbers; what is wrong with the others is kept. A lost device ends it all."""
         wanted: Velocities | None = None
         for name in sorted(runners, key=lambda name: not name.startswith(PEERS)):
             began = time.monotonic()
+            self.beat.at(runners[name].risk)
             made = self._tried(name, partial(runners[name].few, FEW))
             if made is None:
                 continue
@@ -227,7 +264,7 @@ class _Session:
         except torch.AcceleratorError:
             raise
         except Exception as fault:
-            told = f"{type(fault).__name__}: {str(fault).partition(chr(10))[0][:200]}"
+            told = _told(fault)
         else:
             if finite:
                 return made
@@ -253,6 +290,7 @@ class _Session:
 
     def _timed(self, runner: Runner, made: dict[str, Velocities]) -> None:
         held: list[Any] = []
+        self.beat.at(runner.risk)
         before = self._reset_peak()
         took = once(lambda: held.append(runner.forward()), self.device)
         peak = None if before is None else torch.cuda.max_memory_allocated(self.device) - before
@@ -266,33 +304,48 @@ class _Session:
         self._tell(", ".join(f"{name} differs by {self.found.measured[name].error:.2e}" for name in made))
 
     def _floors(self) -> None:
-        for lane in self._left("floor") if self.asked.floor else ():
+        def measured(lane: Ready) -> None:
             self.found.floors[lane.lane.name] = parts_of(lane, self.device)
-            self._tell(f"{lane.lane.name}: parts measured")
+
+        if self.asked.floor:
+            self._each("floor", measured)
 
     def _loops(self) -> None:
-        for lane in self._left("loop") if self.asked.steps else ():
+        def measured(lane: Ready) -> None:
             self.found.loops[lane.lane.name] = run_loop(lane, self.asked.steps, self.device)
-            self._tell(f"{lane.lane.name}: loop of {self.asked.steps} steps measured")
+
+        if self.asked.steps:
+            self._each("loop", measured)
 
     def _growths(self) -> None:
         if self.asked.scaling is None:
             return
         given = self._workload(self.asked.scaling)
-        self._tell(f"{given.name}: {given.layout.rows} rows")
-        for lane in self._left("scaling"):
+
+        def measured(lane: Ready) -> None:
             self._free()
             there = lane.on(given)
             there.few(1)
             took = once(there.forward, self.device)
             works = (Work.of(self.sizes, one.layout.rows) for one in (given, self.given))
             self.found.growths.append(Growth.of(lane.lane.name, given, took, self.found.measured, *works))
-            self._tell(f"{lane.lane.name}: {took:.0f} ms there")
 
-    def _left(self, phase: str) -> list[Ready]:
-        """Lanes that were timed, as long as there is time for the phase."""
-        able = [lane for lane in self.lanes if lane.lane.name in self.found.measured]
-        return [lane for lane in able if not self._is_late(f"{phase} of {lane.lane.name}")]
+        self._each("scaling", measured)
+
+    def _each(self, phase: str, measure: Callable[[Ready], None]) -> None:
+        """Of lanes that were timed, as long as there is time for it. A fault costs itself alone."""
+        for lane in self.lanes:
+            name = lane.lane.name
+            if name not in self.found.measured or self._is_late(f"{phase} of {name}"):
+                continue
+            self.beat.at(lane.attention.name)
+            try:
+                measure(lane)
+            except torch.AcceleratorError:
+                raise
+            except Exception as fault:
+                self.found.faults[f"{phase} of {name}"] = _told(fault)
+            self._tell(f"{phase} of {name}: {self.found.faults.get(f'{phase} of {name}', 'measured')}")
 
     def _is_late(self, what: str) -> bool:
         late = time.monotonic() - self.began > self.asked.seconds
@@ -331,6 +384,14 @@ class _Session:
 
 def _same(made: Velocities) -> Velocities:
     return made
+
+
+def _told(fault: Exception) -> str:
+    return f"{type(fault).__name__}: {_first_line(fault)}"
+
+
+def _first_line(fault: Exception) -> str:
+    return str(fault).strip().partition("\n")[0][:200]
 
 
 def error_of(made: Velocities, wanted: Velocities) -> float:
@@ -380,7 +441,13 @@ def _asked(given: argparse.Namespace) -> Asked:
         given.steps,
         given.scaling,
         seconds,
+        dict(given.without),
     )
+
+
+def _reasoned(text: str) -> tuple[str, str]:
+    name, _, why = text.partition("=")
+    return name, why or "was left out by --without"
 
 
 def _lanes(text: str) -> tuple[str, ...]:
@@ -417,6 +484,10 @@ def _parser() -> argparse.ArgumentParser:
         help=f"One forward of each lane there, too. Default: {SCALING}.",
     )
     parser.add_argument("--seconds", type=float, metavar="S", help="Begin nothing new after so many.")
+    parser.add_argument(
+        "--without", type=_reasoned, action="append", default=[], metavar="NAME=WHY", help="An attention, lane or peer."
+    )
+    parser.add_argument("--watched", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--device", default="auto", help="auto, cpu, cuda or cuda:N. Default: auto.")
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON, after every round.")
     return parser

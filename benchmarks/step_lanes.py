@@ -21,6 +21,7 @@ import torch
 
 from benchmarks.step_times import once
 from benchmarks.step_workload import Workload
+from benchmarks.watched import Beat
 from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
@@ -32,7 +33,7 @@ from h3runtime.denoiser.dit import Dit, Prepared
 from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.made_network import made_network
 from h3runtime.engine.resident import COMPUTE_DTYPE
-from h3runtime.errors import H3Error
+from h3runtime.errors import BackendUnavailable, H3Error
 
 SIGMA: Final = 0.9
 """Of the forward that is timed: a step in the middle of a run, where text, video and audio read three timesteps."""
@@ -94,8 +95,17 @@ class Ready:
 class Lanes:
     """Makes lanes ready, one after the other, on the same weights."""
 
-    def __init__(self, sizes: TransformerSizes, weights: Mapping[str, torch.Tensor], device: torch.device) -> None:
+    def __init__(
+        self,
+        sizes: TransformerSizes,
+        weights: Mapping[str, torch.Tensor],
+        device: torch.device,
+        without: Mapping[str, str] = MappingProxyType({}),
+        beat: Beat | None = None,
+    ) -> None:
+        """without: attentions that are left out, and why. beat: told which is being tried."""
         self._sizes, self._weights, self._device = sizes, weights, device
+        self._without, self._beat = without, beat or Beat(None)
         self._attentions = Attentions(device, AttentionOptions())
 
     def ready(self, lane: Lane, given: Workload) -> Ready:
@@ -115,6 +125,9 @@ class Lanes:
         told: list[str] = []
         for name in lane.attentions:
             try:
+                if name in self._without:
+                    raise BackendUnavailable(f"attention: {name} {self._without[name]}")
+                self._beat.at(name)
                 backend, _ = self._attentions.choose(name)
                 took[name] = self._tried(backend, qkv, given)
                 told.append(f"attention: {name} takes {took[name]:.1f} ms")

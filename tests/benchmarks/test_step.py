@@ -22,6 +22,7 @@ from benchmarks.step_peer import peer_model, peer_of, peer_weights
 from benchmarks.step_report import Work, ratio_of, table
 from benchmarks.step_times import sustained, union_ms
 from benchmarks.step_workload import Workload, workload_of
+from benchmarks.watched import LOST, Beat
 from h3runtime.core import SegmentKind
 from h3runtime.engine.made_network import made_weights
 
@@ -173,7 +174,7 @@ def test_the_fastest_attention_is_chosen(given: Workload, monkeypatch: pytest.Mo
 def test_what_fails_or_gives_no_number_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Asked("smoke-320x192-22f", "small", (), None, False, 2, True, 1, None, 1e9)
     written: list[dict[str, Any]] = []
-    session = _Session(asked, CPU, {"asked": {}}, written.append)
+    session = _Session(asked, CPU, {}, written.append, Beat(None))
     one = torch.ones(3)
 
     def runner(name: str, few: Any) -> Runner:
@@ -189,6 +190,52 @@ def test_what_fails_or_gives_no_number_is_not_timed(monkeypatch: pytest.MonkeyPa
     assert [row["name"] for row in report["rows"]] == ["right"]
     assert report["faults"] == {"fails": "RuntimeError: no such kernel", "nan": "gives what is no number"}
     assert [len(at["rows"][0]["times_ms"]) for at in written] == [1, 2, 2, 2, 2]
+
+
+def test_what_is_left_out_is_told_and_costs_itself_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, beat = tmp_path / "r.json", tmp_path / "beat"
+    without = (
+        "--without",
+        "sla_topk_25=no sign of life for 120 s",
+        "--without",
+        "high",
+        "--lanes",
+        "exact,high,medium",
+    )
+    quick = ("--rounds", "1", "--steps", "0", "--no-floor", "--peer", "diffusers", "--watched", str(beat))
+    monkeypatch.setattr("benchmarks.step.peer_model", lambda *_: 1 / 0)
+    assert main([*SMOKE, *without, *quick, "--output", str(out)]) == 1
+    report = json.loads(out.read_text())
+    assert {row["name"]: row["attention"] for row in report["rows"]} == {"exact": "sdpa", "medium": "sdpa"}
+    assert report["faults"] == {
+        "high": "BackendUnavailable: was left out by --without",
+        "diffusers": "ZeroDivisionError: division by zero",
+    }
+    assert "attention: sla_topk_25 no sign of life for 120 s" in report["passed"]["medium"]
+    assert beat.read_text() == "sdpa" and "medium: attention: sla_topk_25 no sign" in capsys.readouterr().out
+
+
+def test_a_lost_device_ends_a_watched_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    beat = tmp_path / "beat"
+
+    def lost(*_: object) -> Any:
+        raise torch.AcceleratorError("an illegal memory access\nmore")
+
+    monkeypatch.setattr("benchmarks.step.Ready.few", lost)
+    with pytest.raises(SystemExit) as ended:
+        main([*SMOKE, "--lanes", "exact", "--watched", str(beat)])
+    assert ended.value.code == LOST and beat.read_text() == "sdpa\nlost the device: an illegal memory access"
+
+
+def test_a_phase_that_fails_leaves_the_figures_before_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("benchmarks.step.run_loop", lambda *_: [][0])
+    assert main([*SMOKE, "--lanes", "exact", "--rounds", "1"]) == 1
+    printed = capsys.readouterr().out
+    assert "loop of exact: IndexError: list index out of range" in printed and "| fc2 | 3 |" in printed
 
 
 def test_nothing_new_begins_after_its_time(capsys: pytest.CaptureFixture[str]) -> None:
