@@ -100,7 +100,7 @@ def test_a_way_is_judged_against_the_exact_clips_that_were_kept(
     told: list[Any] = [record.figures["exact"] for record in records if record.way == way]
     assert len(told) == 2 and 0 < max(each["video_l2"] for each in told) < 1
     text = write_report(tmp_path / "out", plan)
-    assert "| exact | exact | 2 |" in text and "| attention | sparse | 2 |" in text
+    assert "| lane | exact | 2 |" in text and "| attention | sparse | 2 |" in text
     assert "attention fa4: not here" in text
     report = json.loads((tmp_path / "out" / "backends.json").read_text())
     assert [each["name"] for each in report if each["row"] is None] == ["fa4"]
