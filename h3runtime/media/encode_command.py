@@ -6,6 +6,8 @@ Starts nothing: `mux` does, `formats` has judged the settings. Pictures and soun
     quality    what `crf` says; else H.264's encoder decides itself and the others get `QUALITY`, without which that of
                VP9 and AV1 is a small fixed bit rate
     repeatable Matroska's random ids are left out, so that the same clip is the same file in every container
+    order      the sound goes through the pictures' graph, which takes both by time: by itself it would wait for the
+               first packet of the video encoder, which looks 40 frames ahead. The bytes are the same
 """
 
 from __future__ import annotations
@@ -53,6 +55,9 @@ PATIENT_MATROSKA = 6
 instead, so it is given the sound as much later. (Beside AAC it moves both, by 32 ms, and they stay together.)"""
 SOUND_OPTIONS: Mapping[str, Mapping[str, Any]] = {"flac": {"sample_fmt": "s32", "bits_per_raw_sample:a": 24}}
 """24 bits, the most that all players read; ffmpeg since 6 makes 32 of s32 where experimental things are allowed."""
+AT_ONCE: Mapping[str, Mapping[str, Any]] = {"aac": {"n": 2**31 - 1, "p": 0}}
+"""asetnsamples: the whole sound is encoded when the first frame comes, while others are being decoded, and not behind the
+last one: 60 ms for 1.6 s of AAC. FLAC takes no frame that large, and PCM would be one packet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +84,8 @@ def mux_command(
     streams = [tagged(to_yuv(raw, encode.pixel_format))]
     options = _video_options(tool, encode)
     if wav is not None:
-        streams.append(ffmpeg.input(str(wav), format="wav", protocol_whitelist="file", **_sound_start(tool, encode)))
+        heard = ffmpeg.input(str(wav), format="wav", protocol_whitelist="file", **_sound_start(tool, encode))
+        streams.append(_in_time(heard, encode))
         options |= _audio_options(tool, encode)
     options |= _muxer_options(encode, has_sound=wav is not None)
     arguments = ffmpeg.get_args(ffmpeg.output(*streams, str(clip), **options))
@@ -118,6 +124,12 @@ def _audio_options(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
     return options if encode.audio_bitrate is None else options | {"b:a": encode.audio_bitrate}
 
 
+def _in_time(heard: Any, encode: EncodeSettings) -> Any:
+    """Append what brings the sound into the graph, samples unchanged."""
+    at_once = AT_ONCE.get(encode.audio_codec)
+    return heard.filter("anull") if at_once is None else heard.filter("asetnsamples", **at_once)
+
+
 def _sound_start(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
     in_matroska = MUXER_OPTIONS[CONTAINERS[encode.container].muxer] is MATROSKA
     is_old = tool.major is not None and tool.major < PATIENT_MATROSKA
@@ -127,6 +139,9 @@ def _sound_start(tool: FFmpeg, encode: EncodeSettings) -> dict[str, Any]:
 def _muxer_options(encode: EncodeSettings, *, has_sound: bool) -> dict[str, Any]:
     muxer = CONTAINERS[encode.container].muxer
     options: dict[str, Any] = {"format": muxer, **MUXER_OPTIONS[muxer]}
+    if encode.audio_codec in AT_ONCE and has_sound:
+        # Without a limit, for the muxer still puts sound and pictures in turns into the file, the former held so long.
+        options["max_interleave_delta"] = 0
     if encode.video_codec == "hevc" and encode.container in ("mp4", "mov"):
         # QuickTime and Safari play HEVC under this name only; ffmpeg's own choice is hev1.
         options["tag:v"] = "hvc1"

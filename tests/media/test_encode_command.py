@@ -1,8 +1,10 @@
 """ffmpeg's arguments: the default's are ComfyUI's, others hold what their codec and container need."""
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from h3runtime.core import EncodeSettings
@@ -10,6 +12,8 @@ from h3runtime.errors import BackendUnavailable, InvalidRequest
 from h3runtime.media.encode_command import ClipShape, mux_command
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.formats import FormatWish, settle
+from h3runtime.media.sound import wav_bytes
+from tests.media.made import tone
 
 ENCODERS = frozenset({"libx264", "libx265", "libvpx-vp9", "libsvtav1", "aac", "libopus", "flac", "pcm_s16le"})
 TOOL = FFmpeg(Path("/bin/ffmpeg"), "7.1", ENCODERS, "a test")
@@ -28,14 +32,15 @@ def test_the_default_is_never_changed_by_accident() -> None:
     """Conditioning contract §6: no more than ComfyUI has. Every figure of quality and of time was taken with it."""
     graph = (
         "[0]scale=flags=bilinear:in_range=pc:out_color_matrix=bt709:out_range=tv[s0];[s0]format=yuv420p[s1];"
-        "[s1]setparams=color_primaries=bt709:color_trc=iec61966-2-1:colorspace=bt709:range=tv[s2]"
+        "[s1]setparams=color_primaries=bt709:color_trc=iec61966-2-1:colorspace=bt709:range=tv[s2];"
+        "[1]asetnsamples=n=2147483647:p=0[s3]"
     )
     assert arguments() == (
         "/bin/ffmpeg -hide_banner -nostdin -nostats -xerror -loglevel error "
         "-f rawvideo -video_size 320x192 -framerate 24 -pix_fmt rgb24 -protocol_whitelist pipe -i pipe:0 "
-        f"-f wav -protocol_whitelist file -i s.wav -filter_complex {graph} -map [s2] -map 1 -f mp4 -ar 32000 -c:a aac "
-        "-c:v libx264 -color_primaries bt709 -color_range tv -color_trc iec61966-2-1 -colorspace bt709 "
-        "-movflags use_metadata_tags+faststart -pix_fmt yuv420p o"
+        f"-f wav -protocol_whitelist file -i s.wav -filter_complex {graph} -map [s2] -map [s3] -f mp4 -ar 32000 "
+        "-c:a aac -c:v libx264 -color_primaries bt709 -color_range tv -color_trc iec61966-2-1 -colorspace bt709 "
+        "-max_interleave_delta 0 -movflags use_metadata_tags+faststart -pix_fmt yuv420p o"
     ).split(" ")
     assert arguments(container="mp4", fps=24, sample_rate=32000, loudness="none") == arguments()
 
@@ -73,6 +78,22 @@ def test_what_others_need(form, pairs) -> None:
 )
 def test_what_others_do_without(form, flag: str) -> None:
     assert flag not in arguments(**form)
+
+
+def test_that_the_sound_is_encoded_first_changes_no_byte(tool: FFmpeg, tmp_path: Path) -> None:
+    """Longer than the ten seconds that a muxer holds one stream for another by itself."""
+    frames, wav = 250, tmp_path / "s.wav"
+    wav.write_bytes(wav_bytes(tone(frames / 24, 32_000)[None], 32_000))
+    ours = mux_command(tool, ClipShape(32, 32, frames), wav, tmp_path / "o.mp4", EncodeSettings())
+    line = " ".join(ours).replace(";[1]asetnsamples=n=2147483647:p=0[s3]", "")
+    plain = line.replace("-map [s3]", "-map 1").replace(" -max_interleave_delta 0", "").split(" ")
+    assert len(plain) == len(ours) - 2
+    made = []
+    for command in (plain, ours):
+        pixels = np.arange(frames * 32 * 32 * 3, dtype=np.int64) // 96 % 251
+        subprocess.run([*command, "-y"], input=pixels.astype(np.uint8).tobytes(), check=True)
+        made.append((tmp_path / "o.mp4").read_bytes())
+    assert made[0] == made[1]
 
 
 def test_an_old_matroska_is_given_opus_later() -> None:
