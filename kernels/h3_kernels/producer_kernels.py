@@ -3,7 +3,9 @@
 
 One program takes one packed row, or a piece of it. Arithmetic is fp32; a value is rounded to the row's dtype where the
 definition stores it. Kernels are compiled without contraction of a product and a sum, which would skip a rounding.
-A switch that turns a step off leaves the order of every sum as it was, so that a fused kernel equals its steps.
+A switch that turns a step off leaves the order of every sum as it was, so that a fused kernel equals its steps. To that
+end a row is taken in chunks of 16 bytes a thread: of a larger one, Triton would let a thread hold twice as many
+neighbours where the result is FP8, and would add in another order.
 """
 
 import triton
@@ -33,15 +35,9 @@ def quantize_kernel(x, codes, scale, x_stride, width, BLOCK: tl.constexpr, INTER
 
 
 @triton.jit
-def _store_row(y, out, codes, scales, row, at, inside, width, FP8: tl.constexpr, INTERPRETED: tl.constexpr):
-    """y, rounded already, as it is; or as E4M3 codes and the row's scale, by the rule of `quant.fp8`."""
-    if FP8:
-        amax = tl.max(tl.abs(y), 0)
-        scale = tl.maximum(tl.div_rn(amax, E4M3_MAX), SMALLEST_SCALE)
-        tl.store(codes + row * width + at, _code(y, scale, INTERPRETED), mask=inside)
-        tl.store(scales + row, scale)
-    else:
-        tl.store(out + at, y.to(out.dtype.element_ty), mask=inside)
+def _scale_of(high):
+    """The scale of a row whose largest absolute values, of every lane, are `high`; by the rule of `quant.fp8`."""
+    return tl.maximum(tl.div_rn(tl.max(high, 0), E4M3_MAX), SMALLEST_SCALE)
 
 
 @triton.jit
@@ -65,32 +61,58 @@ def norm_modulate_kernel(
     MODULATE: tl.constexpr,
     RESIDUAL: tl.constexpr,
     FP8: tl.constexpr,
-    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """RESIDUAL: x becomes x + update*gate first, as `add_gated_kernel` makes it, and is what the norm reads."""
+    """A row, held in registers between its two or three turns. RESIDUAL: x becomes x + update*gate first, as
+    `add_gated_kernel` makes it, and is what the norm reads. FP8: to `codes` and `scales` instead of `out`."""
     row = tl.program_id(0).to(tl.int64)
-    at = tl.arange(0, BLOCK)
-    inside = at < width
     dtype: tl.constexpr = x.dtype.element_ty
-    here = x + row * x_stride + at
-    y = tl.load(here, mask=inside, other=0.0).to(tl.float32)
-    if RESIDUAL:
-        u = tl.load(update + row * update_stride + at, mask=inside, other=0.0).to(tl.float32)
-        g = tl.load(gate + tl.load(index + row).to(tl.int64) * table_stride + at, mask=inside, other=0.0)
-        y = rounded(tl.fma(u, g.to(tl.float32), y), dtype, INTERPRETED)
-        tl.store(here, y.to(dtype), mask=inside)
-    if NORM:
-        mean = tl.div_rn(tl.sum(y * y, 0), width.to(tl.float32))
-        w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
-        y = rounded(y * tl.rsqrt(mean + eps) * w, dtype, INTERPRETED)
-    if MODULATE:
+    which = row
+    if MODULATE or RESIDUAL:
         which = tl.load(index + row).to(tl.int64) * table_stride
-        s = tl.load(scale + which + at, mask=inside, other=0.0).to(tl.float32)
-        b = tl.load(shift + which + at, mask=inside, other=0.0).to(tl.float32)
-        y = rounded(y * rounded(1.0 + s, dtype, INTERPRETED), dtype, INTERPRETED)
-        y = rounded(y + b, dtype, INTERPRETED)
-    _store_row(y, out + row * width, codes, scales, row, at, inside, width, FP8, INTERPRETED)
+    held = ()
+    squares = tl.zeros([CHUNK], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        at = i * CHUNK + tl.arange(0, CHUNK)
+        inside = at < width
+        here = x + row * x_stride + at
+        y = tl.load(here, mask=inside, other=0.0)
+        if RESIDUAL:
+            u = tl.load(update + row * update_stride + at, mask=inside, other=0.0).to(tl.float32)
+            g = tl.load(gate + which + at, mask=inside, other=0.0).to(tl.float32)
+            y = rounded(tl.fma(u, g, y.to(tl.float32)), dtype, INTERPRETED).to(dtype)
+            tl.store(here, y, mask=inside)
+        held += (y,)
+        squares += y.to(tl.float32) * y.to(tl.float32)
+    r = tl.rsqrt(tl.div_rn(tl.sum(squares, 0), width.to(tl.float32)) + eps)
+    made = ()
+    high = tl.zeros([CHUNK], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        at = i * CHUNK + tl.arange(0, CHUNK)
+        inside = at < width
+        y = held[i].to(tl.float32)
+        if NORM:
+            w = tl.load(weight + at, mask=inside, other=0.0).to(tl.float32)
+            y = rounded(y * r * w, dtype, INTERPRETED)
+        if MODULATE:
+            s = tl.load(scale + which + at, mask=inside, other=0.0).to(tl.float32)
+            b = tl.load(shift + which + at, mask=inside, other=0.0).to(tl.float32)
+            y = rounded(y * rounded(1.0 + s, dtype, INTERPRETED), dtype, INTERPRETED)
+            y = rounded(y + b, dtype, INTERPRETED)
+        if FP8:
+            made += (y.to(dtype),)
+            high = tl.maximum(high, tl.abs(y))
+        else:
+            tl.store(out + row * width + at, y.to(dtype), mask=inside)
+    if FP8:
+        own = _scale_of(high)
+        tl.store(scales + row, own)
+        for i in tl.static_range(CHUNKS):
+            at = i * CHUNK + tl.arange(0, CHUNK)
+            code = _code(made[i].to(tl.float32), own, INTERPRETED)
+            tl.store(codes + row * width + at, code, mask=at < width)
 
 
 @triton.jit
@@ -167,28 +189,52 @@ def norm_rotate_kernel(
 
 
 @triton.jit
-def swiglu_kernel(
+def _swiglu(x, width, at, inside, INTERPRETED: tl.constexpr):
+    """silu(gate) * value of a row that begins at x, both operations rounded, in the row's dtype."""
+    dtype: tl.constexpr = x.dtype.element_ty
+    gate = tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
+    value = tl.load(x + width + at, mask=inside, other=0.0).to(tl.float32)
+    # CUDA's own expf and a true division, as PyTorch's silu has them: exp2 of a product would differ now and then.
+    e = tl.exp(-gate) if INTERPRETED else libdevice.exp(-gate)
+    y = rounded(tl.div_rn(gate, 1.0 + e), dtype, INTERPRETED)
+    return rounded(y * value, dtype, INTERPRETED).to(dtype)
+
+
+@triton.jit
+def swiglu_kernel(x, x_stride, width, BLOCK: tl.constexpr, INTERPRETED: tl.constexpr):
+    """Gate x[:, :width] is overwritten by the product."""
+    here = x + tl.program_id(0).to(tl.int64) * x_stride
+    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = at < width
+    tl.store(here + at, _swiglu(here, width, at, inside, INTERPRETED), mask=inside)
+
+
+@triton.jit
+def swiglu_fp8_kernel(
     x,
     codes,
     scales,
     x_stride,
     width,
-    FP8: tl.constexpr,
-    BLOCK: tl.constexpr,
+    CHUNK: tl.constexpr,
+    CHUNKS: tl.constexpr,
     INTERPRETED: tl.constexpr,
 ):
-    """Gate x[:, :width] is overwritten by the product unless it goes to `codes`."""
+    """A row, whose product stays in registers until its largest value is known."""
     row = tl.program_id(0).to(tl.int64)
-    at = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = at < width
-    dtype: tl.constexpr = x.dtype.element_ty
-    gate = tl.load(x + row * x_stride + at, mask=inside, other=0.0).to(tl.float32)
-    value = tl.load(x + row * x_stride + width + at, mask=inside, other=0.0).to(tl.float32)
-    # CUDA's own expf and a true division, as PyTorch's silu has them: exp2 of a product would differ now and then.
-    e = tl.exp(-gate) if INTERPRETED else libdevice.exp(-gate)
-    y = rounded(tl.div_rn(gate, 1.0 + e), dtype, INTERPRETED)
-    y = rounded(y * value, dtype, INTERPRETED)
-    _store_row(y, x + row * x_stride, codes, scales, row, at, inside, width, FP8, INTERPRETED)
+    held = ()
+    high = tl.zeros([CHUNK], tl.float32)
+    for i in tl.static_range(CHUNKS):
+        at = i * CHUNK + tl.arange(0, CHUNK)
+        y = _swiglu(x + row * x_stride, width, at, at < width, INTERPRETED)
+        held += (y,)
+        high = tl.maximum(high, tl.abs(y.to(tl.float32)))
+    own = _scale_of(high)
+    tl.store(scales + row, own)
+    for i in tl.static_range(CHUNKS):
+        at = i * CHUNK + tl.arange(0, CHUNK)
+        code = _code(held[i].to(tl.float32), own, INTERPRETED)
+        tl.store(codes + row * width + at, code, mask=at < width)
 
 
 @triton.jit

@@ -29,13 +29,16 @@ from h3_kernels.producer_kernels import (
     norm_modulate_kernel,
     norm_rotate_kernel,
     quantize_kernel,
+    swiglu_fp8_kernel,
     swiglu_kernel,
 )
 
 PIECE: Final = 2048
 """Elements of a row that one program of an elementwise kernel takes."""
-WARP_ELEMENTS: Final = 1024
-"""Elements that a warp holds: 32 a thread."""
+WARP_BYTES: Final = 512
+"""Of a tile that a warp holds: 16 a thread."""
+ROW_WARP_ELEMENTS: Final = 2048
+"""Elements that a warp holds of a row in registers, at most, packed as they are stored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,25 +143,16 @@ def swiglu_(x: torch.Tensor) -> torch.Tensor:
     width = _half_width(x)
     grid = (x.shape[0], triton.cdiv(width, PIECE))
     if x.shape[0]:
-        swiglu_kernel[grid](x, x, x, x.stride(0), width, FP8=False, BLOCK=PIECE, num_warps=4, **_options())
+        swiglu_kernel[grid](x, x.stride(0), width, BLOCK=PIECE, num_warps=4, **_options())
     return x[:, :width]
 
 
 def swiglu_fp8(x: torch.Tensor) -> Fp8Rows:
     width = _half_width(x)
     made = _fp8_rows(x.shape[0], width, x.device)
-    block = triton.next_power_of_2(width)
     if x.shape[0]:
-        swiglu_kernel[(x.shape[0], 1)](
-            x,
-            made.codes,
-            made.scales,
-            x.stride(0),
-            width,
-            FP8=True,
-            BLOCK=block,
-            num_warps=_warps(block),
-            **_options(),
+        swiglu_fp8_kernel[(x.shape[0],)](
+            x, made.codes, made.scales, x.stride(0), width, **_chunks(width, x.dtype), **_options()
         )
     return made
 
@@ -215,7 +209,6 @@ def _launch_rows(
     if by is not None:
         assert by.shift.shape == by.scale.shape == (by.shift.shape[0], width) and by.index.shape == (rows,)
         assert by.shift.stride() == by.scale.stride() and by.shift.stride(1) == 1
-    block = triton.next_power_of_2(width)
     if not rows:
         return
     norm_modulate_kernel[(rows,)](
@@ -238,8 +231,7 @@ def _launch_rows(
         MODULATE=by is not None,
         RESIDUAL=residual is not None,
         FP8=fp8 is not None,
-        BLOCK=block,
-        num_warps=_warps(block),
+        **_chunks(width, x.dtype),
         **_options(),
     )
 
@@ -280,7 +272,7 @@ def _qk_kernel(
         HEADS=triton.next_power_of_2(heads),
         HALF_BLOCK=triton.next_power_of_2(half),
         TAIL_BLOCK=triton.next_power_of_2(max(tail, 1)),
-        num_warps=_warps(2 * tile),
+        num_warps=_warps(tile, qkv.dtype),
         **_options(),
     )
 
@@ -295,8 +287,16 @@ def _fp8_rows(rows: int, width: int, device: torch.device) -> Fp8Rows:
     return Fp8Rows(codes, torch.empty(rows, dtype=torch.float32, device=device))
 
 
-def _warps(elements: int) -> int:
-    return min(max(triton.next_power_of_2(elements // WARP_ELEMENTS), 1), 16) if elements >= WARP_ELEMENTS else 1
+def _chunks(width: int, dtype: torch.dtype) -> dict[str, int]:
+    """How a program takes a row: chunks of 16 bytes a thread, all of them in registers."""
+    warps = min(max(triton.next_power_of_2(width) // ROW_WARP_ELEMENTS, 1), 8)
+    chunk = warps * WARP_BYTES // dtype.itemsize
+    return {"CHUNK": chunk, "CHUNKS": triton.cdiv(width, chunk), "num_warps": warps}
+
+
+def _warps(elements: int, dtype: torch.dtype) -> int:
+    """So many that a thread has 16 bytes of a tile: then parts of other widths lie in the same threads."""
+    return min(max(elements * dtype.itemsize // WARP_BYTES, 1), 16)
 
 
 def _options() -> dict[str, bool]:
