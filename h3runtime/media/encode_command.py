@@ -56,7 +56,7 @@ instead, so it is given the sound as much later. (Beside AAC it moves both, by 3
 SOUND_OPTIONS: Mapping[str, Mapping[str, Any]] = {"flac": {"sample_fmt": "s32", "bits_per_raw_sample:a": 24}}
 """24 bits, the most that all players read; ffmpeg since 6 makes 32 of s32 where experimental things are allowed."""
 AT_ONCE: Mapping[str, Mapping[str, Any]] = {"aac": {"n": 2**31 - 1, "p": 0}}
-"""asetnsamples: the whole sound is encoded when the first frame comes, while others are being decoded, and not behind the
+"""asetnsamples: the whole sound is encoded when the first frame comes, while others are being decoded, not behind the
 last one: 60 ms for 1.6 s of AAC. FLAC takes no frame that large, and PCM would be one packet."""
 
 
