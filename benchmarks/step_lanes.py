@@ -36,7 +36,7 @@ from h3runtime.engine.resident import COMPUTE_DTYPE
 from h3runtime.errors import BackendUnavailable, H3Error
 
 SIGMA: Final = 0.9
-"""Of the forward that is timed: a step in the middle of a run, where text, video and audio read three timesteps."""
+"""Of the forward that is timed, in the middle of a run: video and audio read a timestep each."""
 STEP: Final = 4
 """Of a run, one in which sparse attention is sparse."""
 Velocities = tuple[torch.Tensor, torch.Tensor]
@@ -114,6 +114,7 @@ class Lanes:
         network = made_network(self._sizes, self._weights, linear=linear, device=self._device, dtype=COMPUTE_DTYPE)
         self._attentions.fit({network.config.head_dim}, why_no_gates([network]))
         attention, told = self._attention(lane, given, network.config.heads, network.config.head_dim)
+        self._beat.at(attention.name)
         network.producers, more = _producers(lane.producers, self._device)
         return Ready(lane, network, attention, prepared_on(network, attention, given), given, (*told, *more))
 

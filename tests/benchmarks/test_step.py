@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from benchmarks.contract import read_contract
-from benchmarks.step import SIZES, Asked, Runner, _Session, error_of, main
+from benchmarks.step import main
 from benchmarks.step_floor import _Bench, floor_ms, parts_of
 from benchmarks.step_lanes import LANES, SIGMA, STEP, Lane, Lanes
 from benchmarks.step_loop import kernels_of, waits_of
 from benchmarks.step_peer import peer_model, peer_of, peer_weights
 from benchmarks.step_report import Work, ratio_of, table
+from benchmarks.step_session import SIZES, Asked, Runner, Session, error_of
 from benchmarks.step_times import sustained, union_ms
 from benchmarks.step_workload import Workload, workload_of
 from benchmarks.watched import LOST, Beat
@@ -172,9 +173,9 @@ def test_the_fastest_attention_is_chosen(given: Workload, monkeypatch: pytest.Mo
 
 
 def test_what_fails_or_gives_no_number_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = Asked("smoke-320x192-22f", "small", (), None, False, 2, True, 1, None, 1e9)
+    asked = Asked("smoke-320x192-22f", "small", (), None, False, 2, True, 1, None, None)
     written: list[dict[str, Any]] = []
-    session = _Session(asked, CPU, {}, written.append, Beat(None))
+    session = Session(asked, CPU, {}, written.append, Beat(None))
     one = torch.ones(3)
 
     def runner(name: str, few: Any) -> Runner:
@@ -205,7 +206,7 @@ def test_what_is_left_out_is_told_and_costs_itself_alone(
         "exact,high,medium",
     )
     quick = ("--rounds", "1", "--steps", "0", "--no-floor", "--peer", "diffusers", "--watched", str(beat))
-    monkeypatch.setattr("benchmarks.step.peer_model", lambda *_: 1 / 0)
+    monkeypatch.setattr("benchmarks.step_session.peer_model", lambda *_: 1 / 0)
     assert main([*SMOKE, *without, *quick, "--output", str(out)]) == 1
     report = json.loads(out.read_text())
     assert {row["name"]: row["attention"] for row in report["rows"]} == {"exact": "sdpa", "medium": "sdpa"}
@@ -223,7 +224,7 @@ def test_a_lost_device_ends_a_watched_process(tmp_path: Path, monkeypatch: pytes
     def lost(*_: object) -> Any:
         raise torch.AcceleratorError("an illegal memory access\nmore")
 
-    monkeypatch.setattr("benchmarks.step.Ready.few", lost)
+    monkeypatch.setattr("benchmarks.step_session.Ready.few", lost)
     with pytest.raises(SystemExit) as ended:
         main([*SMOKE, "--lanes", "exact", "--watched", str(beat)])
     assert ended.value.code == LOST and beat.read_text() == "sdpa\nlost the device: an illegal memory access"
@@ -232,7 +233,7 @@ def test_a_lost_device_ends_a_watched_process(tmp_path: Path, monkeypatch: pytes
 def test_a_phase_that_fails_leaves_the_figures_before_it(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("benchmarks.step.run_loop", lambda *_: [][0])
+    monkeypatch.setattr("benchmarks.step_session.run_loop", lambda *_: [][0])
     assert main([*SMOKE, "--lanes", "exact", "--rounds", "1"]) == 1
     printed = capsys.readouterr().out
     assert "loop of exact: IndexError: list index out of range" in printed and "| fc2 | 3 |" in printed

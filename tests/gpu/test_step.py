@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks import step
+from benchmarks import step, step_session
 from benchmarks.watched import Beat
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.denoiser.block_times import PARTS
@@ -24,7 +24,7 @@ SMALL = ("--sizes", "small", "--workload", "smoke-320x192-22f", "--peer", "diffu
 
 def test_lanes_and_peer(cuda: torch.device, note: Note) -> None:
     asked = step._asked(step._parser().parse_args([*SMALL, "--scaling", "t2va-864x480-141f"]))
-    report = step.measure(asked, str(cuda), lambda _: None, Beat(None))
+    report = step_session.measure(asked, str(cuda), lambda _: None, Beat(None))
     assert not report["faults"] and not report["left_out"]
     rows = {row["name"]: row for row in report["rows"]}
     assert rows.keys() == {"exact", "high", "diffusers"}
