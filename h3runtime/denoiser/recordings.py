@@ -113,7 +113,7 @@ class Recordings:
             return False
         if self.measures or self.mode == "on":
             return True
-        near = judged or self._nearest(rows)
+        near = judged if judged is not None and judged.recorded_ms else self._nearest(rows)
         return near is not None and near.saves(forwards)
 
     def make(
@@ -193,9 +193,11 @@ class Recordings:
         return None
 
     def _judge(self, key: Key, judged: Judged) -> None:
+        """What was measured is remembered longest: all else is judged by it."""
         self.judged[key] = judged
         if len(self.judged) > JUDGED:
-            self.judged.popitem(last=False)
+            unmeasured = (other for other, known in self.judged.items() if not known.eager_ms)
+            del self.judged[next(unmeasured, next(iter(self.judged)))]
 
     def _nearest(self, rows: int) -> Judged | None:
         known = [judged for judged in self.judged.values() if judged.recorded_ms]

@@ -191,6 +191,16 @@ def test_auto_judges_another_shape_by_the_nearest_one() -> None:
     assert not store.wants(("large",), 10_000, 1000)
 
 
+def test_what_was_measured_is_remembered_longest() -> None:
+    store = Recordings("auto", 1000, CUDA)
+    store.judged[("measured",)] = Judged(100, eager_ms=5.0, recorded_ms=1.0, recording_ms=20.0)
+    for number in range(2 * recordings.JUDGED):
+        made(store, str(number), 10)
+    assert len(store.judged) == recordings.JUDGED and ("measured",) in store.judged
+    # Let go of above the limit, and wanted again: it was never measured itself.
+    assert store.find(("27",)) is None and store.wants(("27",), 100, 6)
+
+
 def test_off_and_the_cpu_have_the_network_itself() -> None:
     dit = tiny.dit()
     for store in (Recordings("off", 100, CUDA), Recordings("on", 100, CPU), Recordings("auto", 100, CUDA)):
