@@ -16,7 +16,7 @@ except inside the attention backend, if it chooses to.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -26,11 +26,13 @@ from torch import nn
 from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
+from h3runtime.backends.linear.adapted import AdaptedLinear
 from h3runtime.backends.linear.fp8 import reads_codes, stored_scale
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.config import BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.modulation import AdaLn
 from h3runtime.denoiser.timeline import RowMap
+from h3runtime.quant.row_codes import RowCodes
 
 CHUNK_ALIGNMENT: Final = 128
 """Rows of an MLP's chunk are a multiple of this, the tile of a GEMM; the last chunk has what is left."""
@@ -56,6 +58,9 @@ def read_by(linear: nn.Module, x: Activation, producers: Producers) -> Activatio
     """x as `linear` reads it: in codes, where it would round all of x by itself and a producer does so in one pass."""
     if not producers.gives_codes or not isinstance(x, torch.Tensor):
         return x
+    if isinstance(linear, AdaptedLinear) and linear.asks_base:
+        made = read_by(linear.base, x, producers)
+        return replace(made, values=x) if isinstance(made, RowCodes) else x
     if reads_codes(linear):
         return producers.encode(x)
     scale = stored_scale(linear)

@@ -14,8 +14,9 @@ import torch
 @dataclass(frozen=True, slots=True)
 class RowCodes:
     """codes E4M3 [M, K], scale fp32 [M, 1] or []: code * scale stands for a value of `dtype`, which the product will
-    have."""
+    have. values [M, K] in `dtype`: what was rounded, for who else reads it; None where nobody does."""
 
     codes: torch.Tensor
     scale: torch.Tensor
     dtype: torch.dtype
+    values: torch.Tensor | None = None

@@ -15,7 +15,7 @@ from h3runtime.backends.fused.cpu import CPU_ROWS, CpuProducers
 from h3runtime.backends.fused.definition import QK_ROWS, TorchProducers
 from h3runtime.backends.fused.select import choose_producers, producers_choice
 from h3runtime.backends.fused.triton import HELD, TritonProducers
-from h3runtime.backends.linear.adapted import AdaptedLinear
+from h3runtime.backends.linear.adapted import AdaptedLinear, Change, LowRank, adapted
 from h3runtime.backends.linear.base import BackendLinear, install
 from h3runtime.backends.linear.fp8 import Fp8Linear, reads_codes
 from h3runtime.denoiser.blocks import chunk_rows
@@ -201,6 +201,24 @@ def test_a_linear_stored_in_fp8_is_handed_codes_by_its_own_scale(given: float | 
             linear.resident = replace(stored, input_scale=None if given is None else torch.tensor([given]))
     assert same_bits(forward(model, coding), forward(model, TORCH))
     assert coding.handed == ["by one scale"] * (4 * len(model.blocks))
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_an_adapted_linear_is_handed_codes_and_what_they_stand_for(whole: bool) -> None:
+    model, coding = fp8_model(), Coding()
+    names = [f"blocks.{i}.{leaf}" for i in (0, 1) for leaf in ("attn.qkv_proj", "attn.out_proj", "mlp.fc1", "mlp.fc2")]
+    changes = {name: [(0.5, change_of(model.get_submodule(name), whole))] for name in names}
+    with adapted(model, changes):
+        assert same_bits(forward(model, coding), forward(model, TORCH))
+    # A weight that an adapter replaces isn't asked for codes' product.
+    assert coding.handed == ([] if whole else ["encoded"] * len(names))
+
+
+def change_of(linear: torch.nn.Module, whole: bool) -> Change:
+    rows, width = linear.resident.shape
+    if whole:
+        return Change(weight=random(rows, width, scale=0.1))
+    return Change((LowRank(random(2, width, scale=0.1), random(rows, 2, seed=1), 1.0, ((0, rows, 0),)),))
 
 
 def test_codes_are_handed_to_nobody_who_also_reads_what_they_stand_for() -> None:

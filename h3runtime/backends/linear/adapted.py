@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from h3runtime.backends.linear.base import BackendLinear
+from h3runtime.quant.row_codes import RowCodes
 
 BELOW = ".base"
 """What an adapted layer's own linear is called behind the layer's name, for as long as it is adapted."""
@@ -77,7 +78,8 @@ Weighted = tuple[float, Change]
 
 
 class AdaptedLinear(nn.Module):
-    """Stands where a `BackendLinear` stood, with branches beside it. The same in and out: x [..., K] -> [..., N]."""
+    """Stands where a `BackendLinear` stood, with branches beside it. The same in and out: x [..., K] -> [..., N]; or x
+    in codes with the values beside them, which the branches read."""
 
     def __init__(self, base: nn.Module, changes: Sequence[Weighted]) -> None:
         super().__init__()
@@ -96,8 +98,17 @@ class AdaptedLinear(nn.Module):
         """The base's: adapters change nothing of it."""
         return self.base.resident
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        y: torch.Tensor = self._replaced(x) if self._weights or self._moves_bias else self.base(x)
+    @property
+    def asks_base(self) -> bool:
+        """Whether it asks its base for x W^T, just so."""
+        return not self._weights and not self._moves_bias
+
+    def forward(self, x: torch.Tensor | RowCodes) -> torch.Tensor:
+        given = x
+        if isinstance(x, RowCodes):
+            assert x.values is not None and self.asks_base
+            x = x.values
+        y: torch.Tensor = self.base(given) if self.asks_base else self._replaced(x)
         flat, rows = y.reshape(-1, y.shape[-1]), x.reshape(-1, x.shape[-1])
         for strength, change in self.changes:
             for pair in change.pairs:
