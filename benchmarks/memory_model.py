@@ -38,6 +38,7 @@ from benchmarks.made_media import write_clip, write_picture, write_sound
 from h3runtime.checkpoint import load
 from h3runtime.checkpoint.partition import FL2VA, REF2VA
 from h3runtime.checkpoint.synthetic.published import SetFormat
+from h3runtime.cli.report import say
 from h3runtime.core import (
     ClipInput,
     GenerateSpec,
@@ -51,7 +52,7 @@ from h3runtime.core import (
 from h3runtime.engine import resident
 from h3runtime.engine.load import Loader, Models
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.errors import JobCancelled
+from h3runtime.errors import JobCancelled, JobError
 from h3runtime.settings import resolve
 
 GIB: Final = 2**30
@@ -204,8 +205,12 @@ def made_engine(
 
 
 def warm_up(engine: ResidentEngine, folder: Path) -> None:
-    """As an engine does before it is ready: workspaces of libraries are there from then on."""
-    engine.generate(spec_of(Case(64, 64, 5, 1), folder), lambda _: None, lambda: False)
+    """As an engine does before it is ready: workspaces of libraries are there from then on. Without an encoder that
+    works, which only whole requests need, it ends early and says so."""
+    try:
+        engine.generate(spec_of(Case(64, 64, 5, 1), folder), lambda _: None, lambda: False)
+    except JobError as error:
+        say(f"the warm-up ended in {error.stage}: {error.message}")
     engine.estimator.begin()
 
 

@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, flags = _parser().parse_known_args(arguments)
     asked = _asked(given)
     with tempfile.TemporaryDirectory(prefix="h3-request-") as folder:
-        peer = None if given.peer is None else peer_clips(asked, given.peer_runs, Path(folder), tiny=given.tiny)
+        peer = None if given.peer is None else _peer(asked, given.peer_runs, Path(folder), tiny=given.tiny)
         _keep(given.output, {"peer": peer})
         engine, settings = given.engine, _settings(flags)
         if given.made is not None:
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = {**measure(asked, Path(folder), engine, settings), "made": given.made, "peer": peer}
     print(table(report))
     _keep(given.output, report)
-    return 0
+    return int("error" in (peer or {}))
 
 
 def measure(asked: Asked, folder: Path, engine: str | None, settings: Mapping[str, str]) -> dict[str, Any]:
@@ -104,6 +104,14 @@ def measure(asked: Asked, folder: Path, engine: str | None, settings: Mapping[st
         cold = time.monotonic() - began
         say(f"ready after {cold:.1f} s")
         return _report(asked, cold, clips(server, asked), server.ask("GET", "/ready").json)
+
+
+def _peer(asked: Asked, runs: int, folder: Path, *, tiny: bool) -> dict[str, Any]:
+    """One that fails costs its own figures and the exit code."""
+    try:
+        return peer_clips(asked, runs, folder, tiny=tiny)
+    except RuntimeError as error:
+        return {"error": str(error)}
 
 
 def peer_clips(asked: Asked, runs: int, folder: Path, *, tiny: bool) -> dict[str, Any]:
@@ -169,6 +177,8 @@ def _beside(report: Mapping[str, Any]) -> list[str]:
     peer = report.get("peer")
     if peer is None:
         return []
+    if "error" in peer:
+        return ["", f"diffusers: {peer['error']}"]
     stages = list(peer["clips"][0]["stages"])
     head = ["", "clips", "total", "least..most", *stages, "rest"]
     lines = ["", "| " + " | ".join(head) + " |", "|" + "---|" * len(head), _row("diffusers", peer["clips"], stages)]
