@@ -1,62 +1,65 @@
 """8-bit attention for Hopper: `attention8(q, k, v)`, softmax(q k^T / sqrt(D)) v with 8-bit products.
 
-Quantises strided BF16 views and runs `attention8_kernels`; `attention8_emulation` is the same arithmetic in plain
-PyTorch. Decides nothing about when it is used (`backends.attention` does). D = 128.
+Quantises strided BF16 views (`attention8_quantize`) and runs one of two kernels with the same arithmetic,
+`attention8_hopper` (Gluon, for SM 9.0) or `attention8_kernels` (plain Triton, any tile); `attention8_emulation` is that
+arithmetic in plain PyTorch. Decides nothing about when it is used (`backends.attention` does). D = 128.
 
-    q   INT8 or E4M3, a scale for each row, which costs nothing in the loop: a row's scale meets a row's maximum anyway
-    k   the same type, less its mean over S (smoothing), a scale for each block of BLOCK_N rows
-    x   q k^T, exact in INT32 for INT8: at most 127*127*128 < 2^21
+    q   INT8, a scale for each row
+    k   INT8, less its mean over S (smoothing), which moves no softmax; a scale for each block of keys
+    x   q k^T, exact in INT32: at most 127*127*128 < 2^21
     p   exp2(x*scale - m + 8), E4M3: the largest is 2^8, so that what is 2^17 times smaller still counts
-    v   E4M3, a scale for each channel, applied to the result; its sums are FP32 as the tensor cores make them
+    v   E4M3, less its channels' means over S, which are added to the result again; a scale for each channel
     out BF16
 
-On random normal data E4M3 of p and of v leave 2.6 % each, 3.7 % together; INT8 of q and k about 1.2 % more (their sum
-of squares: 3.9 %), E4M3 of q and k 3.7 %.
+On random normal data E4M3 of p and of v leave 2.6 % each, 3.7 % together, INT8 of q and k about 1.2 % more (their sum
+of squares: 3.9 %). The mean of v is taken off because the tensor cores keep 14 bits of an FP8 product's running sum:
+over 37,810 keys, a mean of one standard deviation would lose a third of itself.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Any, Final
 
 import torch
 import triton
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from h3_kernels.attention8_kernels import (
-    attention8_kernel,
+from h3_kernels.attention8_kernels import attention8_kernel
+from h3_kernels.attention8_quantize import (
     quantize_k_kernel,
     quantize_q_kernel,
     quantize_v_kernel,
+    settle_kernel,
+    statistics_kernel,
 )
 
-QkType = Literal["int8", "fp8"]
 HEAD_DIM: Final = 128
-E4M3_MAX: Final = 448.0
-SMALLEST_SCALE: Final = 1e-30
-V_ROWS: Final = 128
-"""Rows of v that one program turns: a square tile."""
+ROWS_OF_BLOCK: Final = 128
+"""Rows of q and of v that one program quantises."""
+ROWS_OF_CHUNK: Final = 512
+"""Rows of k and v whose statistics one program takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """Queries by keys of one step, and how it is compiled. The defaults are those of the best trial on an H200
-    (performance.md: 858 TFLOP/s with FP8 q and k and no scales); three stages gave NaN there."""
+    """Queries by keys of one step of the kernel. `plain`: the kernel in plain Triton, in so many warps and stages;
+    otherwise the one for Hopper, which has this tile alone."""
 
     queries: int = 128
-    keys: int = 256
-    warps: int = 4
+    keys: int = 128
+    plain: bool = True
+    warps: int = 8
     stages: int = 2
-    specialize: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """All of one call in 8 bits. P: rows padded to whole tiles, zeros there; G = B*H.
 
-    q, k int8 or e4m3 [G*P, D]; v e4m3 [G*D, P]; q_scales fp32 [G, P], softmax scale and log2(e) in them; k_scales
-    [G, P/keys]; v_scales [G, D].
+    q, k int8 [G*P, D]; v e4m3 [G*D, P], keys in their own order; q_scales fp32 [G, P], softmax scale and log2(e) in
+    them; k_scales [G, blocks of keys that hold any]; v_scales, v_mean [G, D].
     """
 
     q: torch.Tensor
@@ -65,11 +68,19 @@ class Quantized:
     q_scales: torch.Tensor
     k_scales: torch.Tensor
     v_scales: torch.Tensor
+    v_mean: torch.Tensor
 
 
-def attention8(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, qk: QkType = "int8", tile: Tile | None = None
-) -> torch.Tensor:
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """fp32 [B*H, D] each, over S: what the quantisers take off k and v, and v's scales after that."""
+
+    k_mean: torch.Tensor
+    v_mean: torch.Tensor
+    v_scales: torch.Tensor
+
+
+def attention8(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, tile: Tile | None = None) -> torch.Tensor:
     """q, k, v [B, S, H, 128], unit stride inside a head, bf16 -> [B, S, H, 128] contiguous, bf16.
 
     Raises ValueError for other shapes. Rows, heads and batch are free; S = 0 gives an empty result.
@@ -78,77 +89,86 @@ def attention8(
     out = torch.empty(q.shape, dtype=q.dtype, device=q.device)
     if q.numel():
         tile = tile or Tile()
-        attend_quantized(quantize(q, k, v, qk, tile), out, qk, tile)
+        attend_quantized(quantize(q, k, v, tile), out, tile)
     return out
 
 
-def quantize(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, qk: QkType, tile: Tile) -> Quantized:
-    """Three passes over the inputs, after one each for the mean of k and the channels' largest v."""
+def quantize(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tile: Tile) -> Quantized:
+    """One pass over k and v for `statistics`, then one over each input."""
     batch, rows, heads, width = q.shape
-    step = math.lcm(tile.queries, tile.keys, V_ROWS)
+    step = math.lcm(tile.queries, tile.keys, ROWS_OF_BLOCK)
     padded = -(-rows // step) * step
-    groups, device = batch * heads, q.device
-    narrow = torch.int8 if qk == "int8" else torch.float8_e4m3fn
+    groups, blocks = batch * heads, -(-rows // tile.keys)
+    found = statistics(k, v)
     made = Quantized(
-        q=torch.empty(groups * padded, width, dtype=narrow, device=device),
-        k=torch.empty(groups * padded, width, dtype=narrow, device=device),
-        v=torch.empty(groups * width, padded, dtype=torch.float8_e4m3fn, device=device),
-        q_scales=torch.empty(groups, padded, dtype=torch.float32, device=device),
-        k_scales=torch.empty(groups, padded // tile.keys, dtype=torch.float32, device=device),
-        v_scales=channel_scales(v),
+        q=q.new_empty(groups * padded, width, dtype=torch.int8),
+        k=q.new_empty(groups * padded, width, dtype=torch.int8),
+        v=q.new_empty(groups * width, padded, dtype=torch.float8_e4m3fn),
+        q_scales=q.new_empty(groups, padded, dtype=torch.float32),
+        k_scales=q.new_empty(groups, blocks, dtype=torch.float32),
+        v_scales=found.v_scales,
+        v_mean=found.v_mean,
     )
-    kind = {"INT8": qk == "int8", "D": width}
-    softmax_scale = math.log2(math.e) / math.sqrt(width)
     sizes = rows, heads, padded
-    quantize_q_kernel[(padded // tile.queries, groups)](
-        q, made.q, made.q_scales, *_strides(q), *sizes, softmax_scale, **kind, BLOCK=tile.queries, **_options(4)
+    softmax_scale = math.log2(math.e) / math.sqrt(width)
+    grid = groups, padded // ROWS_OF_BLOCK
+    quantize_q_kernel[grid](
+        q, made.q, made.q_scales, *_strides(q), *sizes, softmax_scale, BLOCK=ROWS_OF_BLOCK, D=width, **_exactly(4)
     )
-    quantize_k_kernel[(padded // tile.keys, groups)](
-        k, key_mean(k), made.k, made.k_scales, *_strides(k), *sizes, **kind, BLOCK=tile.keys, **_options(8)
+    quantize_k_kernel[(groups, padded // tile.keys)](
+        k, found.k_mean, made.k, made.k_scales, *_strides(k), *sizes, blocks, BLOCK=tile.keys, D=width, **_exactly(8)
     )
-    quantize_v_kernel[(padded // V_ROWS, groups)](
-        v, made.v_scales, made.v, *_strides(v), *sizes, BLOCK=V_ROWS, D=width, **_options(8)
+    quantize_v_kernel[grid](
+        v,
+        found.v_mean,
+        found.v_scales,
+        made.v,
+        *_strides(v),
+        *sizes,
+        BLOCK=ROWS_OF_BLOCK,
+        D=width,
+        INTERPRETED=_interpreted(),
+        **_exactly(4),
     )
     return made
 
 
-def key_mean(k: torch.Tensor) -> torch.Tensor:
-    """[B, S, H, D] -> fp32 [B*H, D], over S."""
-    return k.mean(1, dtype=torch.float32).flatten(0, 1)
+def statistics(k: torch.Tensor, v: torch.Tensor) -> Statistics:
+    batch, rows, heads, width = k.shape
+    groups, chunks = batch * heads, -(-rows // ROWS_OF_CHUNK)
+    pieces = k.new_empty(groups, chunks, 4, width, dtype=torch.float32)
+    made = Statistics(*(k.new_empty(groups, width, dtype=torch.float32) for _ in range(3)))
+    views = k, v, pieces, *_strides(k), *_strides(v)
+    constants = {"CHUNK": ROWS_OF_CHUNK, "BLOCK": 16, "STAGES": 3, "D": width}
+    statistics_kernel[(groups, chunks)](*views, rows, heads, **constants, **_exactly(4))
+    settled = made.k_mean, made.v_mean, made.v_scales
+    settle_kernel[(groups,)](pieces, *settled, rows, chunks, BLOCK=32, D=width, **_exactly(8))
+    return made
 
 
-def channel_scales(v: torch.Tensor) -> torch.Tensor:
-    """[B, S, H, D] -> fp32 [B*H, D]: what brings the largest value of a channel to E4M3's largest."""
-    largest: torch.Tensor = torch.linalg.vector_norm(v, math.inf, 1, dtype=torch.float32)
-    return (largest / E4M3_MAX).clamp(min=SMALLEST_SCALE).flatten(0, 1)
-
-
-def attend_quantized(given: Quantized, out: torch.Tensor, qk: QkType, tile: Tile) -> None:
+def attend_quantized(given: Quantized, out: torch.Tensor, tile: Tile) -> None:
     """The kernel alone; out [B, S, H, D] is written."""
     batch, rows, heads, width = out.shape
-    padded = given.v.shape[1]
+    scales = given.q_scales, given.k_scales, given.v_scales, given.v_mean
+    sizes = *_strides(out), rows, heads, given.v.shape[1], given.k_scales.shape[1]
+    grid = -(-rows // tile.queries), batch * heads
+    if not tile.plain:
+        # Gluon has no interpreter, and no other device needs it.
+        from h3_kernels.attention8_hopper import attend
+
+        attend(grid, (given.q, given.k, given.v), scales, out, sizes)
+        return
     keys = [tile.keys, width]
-    # The last whole tile of keys may be all padding: queries and keys needn't be in the same number of blocks.
-    blocks = -(-rows // tile.keys)
-    attention8_kernel[(-(-rows // tile.queries), batch * heads)](
+    attention8_kernel[grid](
         TensorDescriptor.from_tensor(given.q, [tile.queries, width]),
         TensorDescriptor.from_tensor(given.k, keys),
         TensorDescriptor.from_tensor(given.v, keys[::-1]),
-        TensorDescriptor.from_tensor(given.q_scales.view(-1), [tile.queries]),
-        given.k_scales[:, :blocks].contiguous(),
-        given.v_scales,
+        *scales,
         out,
-        *_strides(out),
-        rows,
-        heads,
-        padded,
-        blocks,
-        INT8=qk == "int8",
+        *sizes,
         BLOCK_M=tile.queries,
         BLOCK_N=tile.keys,
         D=width,
-        STAGES=tile.stages,
-        SPECIALIZE=tile.specialize,
         INTERPRETED=_interpreted(),
         num_warps=tile.warps,
         num_stages=tile.stages,
@@ -167,8 +187,9 @@ def _strides(x: torch.Tensor) -> tuple[int, int, int]:
     return x.stride(0), x.stride(1), x.stride(2)
 
 
-def _options(warps: int) -> dict[str, int | bool]:
-    return {"INTERPRETED": _interpreted(), "num_warps": warps, "enable_fp_fusion": False}
+def _exactly(warps: int) -> dict[str, Any]:
+    """Rounded where the emulation rounds: no multiplication fused into an addition."""
+    return {"num_warps": warps, "enable_fp_fusion": False}
 
 
 def _interpreted() -> bool:

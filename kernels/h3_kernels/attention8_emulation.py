@@ -1,9 +1,10 @@
 """`attention8` in plain PyTorch: the same quantisation, the same blocks in the same order, sums in fp32.
 
 What the kernel is held to, and a way to ask on any machine what an 8-bit attention costs in quality. Imports no Triton.
-Bit for bit in codes and scales; the attention itself differs where exp2 or the order of a sum rounds another way.
+Bit for bit in codes and scales, but for the means of k and v, which the kernel adds up in pieces; the attention itself
+differs where exp2 or the order of a sum rounds another way.
 
-Padded rows are left out instead of being taken off the sum: that is the same number.
+Padded rows are left out instead of being taken off the sum: that is the same number. So is v in its own order.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ P_SHIFT: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """q, k codes as fp32 [G, S, D], v [G, S, D]; q_scales [G, S], k_scales [G, blocks], v_scales [G, D]."""
+    """q, k codes as fp32 [G, S, D], v [G, S, D]; q_scales [G, S], k_scales [G, blocks], v_scales, v_mean [G, D]."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -30,31 +31,33 @@ class Emulated:
     q_scales: torch.Tensor
     k_scales: torch.Tensor
     v_scales: torch.Tensor
+    v_mean: torch.Tensor
 
 
-def emulate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, int8: bool = True, keys: int = 256) -> torch.Tensor:
+def emulate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, keys: int = 128) -> torch.Tensor:
     """[B, S, H, D] -> the same in q's dtype; `keys`: rows of a block of keys."""
-    made = attend(quantized(q, k, v, int8=int8, keys=keys), keys)
+    made = attend(quantized(q, k, v, keys=keys), keys)
     return made.view(q.shape[0], q.shape[2], *made.shape[1:]).transpose(1, 2).to(q)
 
 
-def quantized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, int8: bool, keys: int) -> Emulated:
+def quantized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, keys: int) -> Emulated:
     q, k, v = (x.transpose(1, 2).flatten(0, 1).float() for x in (q, k, v))
-    limit = INT8_MAX if int8 else E4M3_MAX
-    q_scales = _scale(q.abs().amax(2), limit)
+    q_scales = _scale(q.abs().amax(2), INT8_MAX)
     k = k - k.mean(1, keepdim=True)
     blocks = torch.split(k.abs().amax(2), keys, 1)
-    k_scales = torch.stack([_scale(block.amax(1), limit) for block in blocks], 1)
+    k_scales = torch.stack([_scale(block.amax(1), INT8_MAX) for block in blocks], 1)
     spread = k_scales.repeat_interleave(keys, 1)[:, : k.shape[1], None]
-    v_scales = _scale(v.abs().amax(1), E4M3_MAX)
+    v_mean = v.mean(1)
+    v_scales = _scale(torch.maximum(v.amax(1) - v_mean, v_mean - v.amin(1)), E4M3_MAX)
     softmax_scale = torch.tensor(math.log2(math.e) / math.sqrt(q.shape[2]), dtype=torch.float32, device=q.device)
     return Emulated(
-        q=_codes(q, q_scales.unsqueeze(2), int8),
-        k=_codes(k, spread, int8),
-        v=_codes(v, v_scales.unsqueeze(1), False),
+        q=(q * (1.0 / q_scales).unsqueeze(2)).round(),
+        k=(k * (1.0 / spread)).round(),
+        v=_e4m3((v - v_mean.unsqueeze(1)) * (1.0 / v_scales).unsqueeze(1)),
         q_scales=q_scales * softmax_scale,
         k_scales=k_scales,
         v_scales=v_scales,
+        v_mean=v_mean,
     )
 
 
@@ -69,16 +72,15 @@ def attend(given: Emulated, keys: int) -> torch.Tensor:
         p = torch.exp2(x * scale.unsqueeze(2) - (higher - P_SHIFT).unsqueeze(2))
         fade = torch.exp2(high - higher)
         total = total * fade + p.sum(2)
-        acc = acc * fade.unsqueeze(2) + p.to(torch.float8_e4m3fn).float() @ v
+        acc = acc * fade.unsqueeze(2) + _e4m3(p) @ v
         high = higher
-    return acc * (1.0 / total).unsqueeze(2) * given.v_scales.unsqueeze(1)
+    return acc * (1.0 / total).unsqueeze(2) * given.v_scales.unsqueeze(1) + given.v_mean.unsqueeze(1)
 
 
 def _scale(largest: torch.Tensor, limit: float) -> torch.Tensor:
-    return (largest / limit).clamp(min=SMALLEST_SCALE)
+    return (largest * (1.0 / limit)).clamp(min=SMALLEST_SCALE)
 
 
-def _codes(x: torch.Tensor, scale: torch.Tensor, int8: bool) -> torch.Tensor:
+def _e4m3(x: torch.Tensor) -> torch.Tensor:
     """As the 8 bits hold it, fp32."""
-    y = x / scale
-    return y.round() if int8 else y.clamp(-E4M3_MAX, E4M3_MAX).to(torch.float8_e4m3fn).float()
+    return x.to(torch.float8_e4m3fn).float()

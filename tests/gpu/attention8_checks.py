@@ -1,12 +1,12 @@
 """What `attention8` must do, on any device that runs Triton: see `producer_checks`."""
 
 import torch
-from h3_kernels.attention8 import QkType, Quantized, Tile, attention8, key_mean, quantize
-from h3_kernels.attention8_emulation import Emulated, emulate, quantized
+from h3_kernels.attention8 import Tile, attention8, quantize, statistics
+from h3_kernels.attention8_emulation import emulate, quantized
 from torch.nn import functional as F
 
 BIAS = 4.0
-"""Of the keys' channels, in standard deviations: what smoothing is for."""
+"""Of the channels of k and v, in standard deviations: what smoothing is for."""
 
 
 def made(
@@ -15,7 +15,7 @@ def made(
     """q, k, v [B, S, H, 128], views of one projection as the blocks hand them in."""
     source = torch.Generator().manual_seed(rows)
     qkv = torch.randn(batch, rows, 3, heads, 128, generator=source)
-    qkv[:, :, 1] += bias * torch.randn(1, 1, heads, 128, generator=source)
+    qkv[:, :, 1:] += bias * torch.randn(1, 1, 2, heads, 128, generator=source)
     q, k, v = qkv.to(device, torch.bfloat16).unbind(2)
     return q, k, v
 
@@ -24,47 +24,50 @@ def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((got.float() - wanted.float()).norm() / wanted.float().norm())
 
 
-def check_quantisation(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, qk: QkType, tile: Tile) -> None:
-    """Codes and scales against plain PyTorch; rows beyond S are zero."""
+def check_quantisation(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tile: Tile) -> None:
+    """Codes and scales against plain PyTorch; rows beyond S are zero.
+
+    q bit for bit. The means of k and v may be added up in another order: then codes at a tie differ by one step.
+    """
     batch, rows, heads, width = q.shape
-    got = quantize(q, k, v, qk, tile)
-    wanted = quantized(q, k, v, int8=qk == "int8", keys=tile.keys)
-    whole = Quantized(
-        q=got.q.float().view(batch * heads, -1, width),
-        k=got.k.float().view(batch * heads, -1, width),
-        v=got.v.float().view(batch * heads, width, -1).transpose(1, 2),
-        q_scales=got.q_scales,
-        k_scales=got.k_scales,
-        v_scales=got.v_scales,
-    )
-    assert float(sum(part[:, rows:].abs().sum() for part in (whole.q, whole.k, whole.v))) == 0
-    blocks = wanted.k_scales.shape[1]
-    _assert_equal(whole, wanted, rows, blocks, mean_error=float((key_mean(k) - _mean(k)).abs().max()))
+    got, wanted = quantize(q, k, v, tile), quantized(q, k, v, keys=tile.keys)
+    q_codes, k_codes = (codes.float().view(batch * heads, -1, width) for codes in (got.q, got.k))
+    v_codes = in_order(got.v.float().view(batch * heads, width, -1)).transpose(1, 2)
+    assert float(sum(codes[:, rows:].abs().sum() for codes in (q_codes, k_codes, v_codes))) == 0
+    assert torch.equal(q_codes[:, :rows], wanted.q) and torch.equal(got.q_scales[:, :rows], wanted.q_scales)
+    for codes, expected in ((k_codes, wanted.k), (v_codes, wanted.v)):
+        assert float((codes[:, :rows] != expected).float().mean()) < 2e-3
+        torch.testing.assert_close(codes[:, :rows], expected, rtol=1 / 8, atol=1)
+    torch.testing.assert_close(got.k_scales, wanted.k_scales, rtol=1e-5, atol=0)
+    torch.testing.assert_close(got.v_scales, wanted.v_scales, rtol=1e-5, atol=1e-30)
+    check_means(k, v)
 
 
-def _mean(k: torch.Tensor) -> torch.Tensor:
-    return k.transpose(1, 2).flatten(0, 1).float().mean(1)
+def in_order(v: torch.Tensor) -> torch.Tensor:
+    """[..., P] as the kernel holds it -> by key: place 4t + 2g + j of each 16 holds key 8g + 2t + j."""
+    return v.unflatten(-1, (-1, 4, 2, 2)).transpose(-2, -3).flatten(-4)
 
 
-def _assert_equal(got: Quantized, wanted: Emulated, rows: int, blocks: int, mean_error: float) -> None:
-    """q and v bit for bit. The mean of k may be added up in another order: then codes at a tie differ by one step."""
-    assert torch.equal(got.q[:, :rows], wanted.q) and torch.equal(got.q_scales[:, :rows], wanted.q_scales)
-    assert torch.equal(got.v[:, :rows], wanted.v) and torch.equal(got.v_scales, wanted.v_scales)
-    assert mean_error < 1e-5
-    off = got.k[:, :rows] != wanted.k
-    assert float(off.float().mean()) < 1e-3
-    torch.testing.assert_close(got.k_scales[:, :blocks], wanted.k_scales, rtol=1e-5, atol=0)
+def check_means(k: torch.Tensor, v: torch.Tensor) -> None:
+    found = statistics(k, v)
+    for mean, x in ((found.k_mean, k), (found.v_mean, v)):
+        assert float((mean - x.transpose(1, 2).flatten(0, 1).double().mean(1)).abs().max()) < 1e-5
 
 
 def check_attention(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, qk: QkType, tile: Tile, *, emulation: float, exact: float
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tile: Tile, *, emulation: float, exact: float = 0.055
 ) -> float:
-    """Relative L2 to the emulation and to fp32 attention, each within its bound; the latter is returned."""
-    got = attention8(q, k, v, qk=qk, tile=tile)
+    """Relative L2 to the emulation and to fp32 attention, each within its bound, once the mean of v is taken off: every
+    query shares it, and it would hide an error. On random data what is left is sqrt(1 - 1/e) of the whole, so that
+    3.9 % of the whole are 4.9 % of it. Returns the error of the whole."""
+    got = attention8(q, k, v, tile=tile)
     assert got.shape == q.shape and got.dtype == q.dtype and bool(torch.isfinite(got).all())
-    to_emulation = relative(got, emulate(q, k, v, int8=qk == "int8", keys=tile.keys))
-    assert to_emulation < emulation, f"{to_emulation:.2e} from the emulation"
     wide = (x.float().transpose(1, 2) for x in (q, k, v))
-    to_exact = relative(got, F.scaled_dot_product_attention(*wide).transpose(1, 2))
-    assert to_exact < exact, f"{to_exact:.2%} from fp32 attention"
-    return to_exact
+    wanted = F.scaled_dot_product_attention(*wide).transpose(1, 2)
+    common = v.float().mean(1, keepdim=True) * (v.shape[1] > 1)
+    ulp = float(wanted.norm() / (wanted - common).norm()) * 2.0**-9  # what rounding to bf16 alone may add
+    to_emulation = relative(got - common, emulate(q, k, v, keys=tile.keys) - common)
+    assert to_emulation < emulation + 2 * ulp, f"{to_emulation:.2e} from the emulation"
+    to_exact = relative(got - common, wanted - common)
+    assert to_exact < exact + ulp, f"{to_exact:.2%} from fp32 attention"
+    return relative(got, wanted)

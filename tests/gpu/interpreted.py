@@ -44,10 +44,8 @@ def main() -> None:
     print("producers: right in the interpreter")
     for shape in SHAPES:
         q, k, v = attending.made(*shape, device)
-        attending.check_quantisation(q, k, v, "int8", TILE)
-        attending.check_attention(q, k, v, "int8", TILE, emulation=1e-3, exact=0.04)
-        attending.check_quantisation(q, k, v, "fp8", TILE)
-        attending.check_attention(q, k, v, "fp8", TILE, emulation=1e-3, exact=0.06)
+        attending.check_quantisation(q, k, v, TILE)
+        attending.check_attention(q, k, v, TILE, emulation=1e-3)
     print("attention8: right in the interpreter")
     for grid, heads, head_dim in GRIDS:
         for dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 4e-3)):

@@ -17,10 +17,10 @@ SIZES = ((1031, 5376, 56, 128, 48), (7, 48, 2, 32, 12), (33, 200, 3, 128, 48), (
 """Rows, width, heads, head dim, half of what turns: the model's own, and ragged ones."""
 DTYPES = (torch.bfloat16, torch.float32)
 TILES: tuple[dict[str, Any], ...] = (
-    {},
-    {"keys": 128},
-    {"warps": 8, "specialize": False},
-    {"keys": 128, "warps": 8, "specialize": False},
+    {"plain": False},
+    {"keys": 256},
+    {"keys": 64, "warps": 4, "stages": 3},
+    {"queries": 64, "warps": 4},
 )
 
 
@@ -80,25 +80,28 @@ def test_a_forward_of_the_network_is_close(cuda: torch.device, note: Note) -> No
     assert off < 1e-2
 
 
-@pytest.mark.parametrize("qk", ["int8", "fp8"])
+@pytest.mark.parametrize("bias", [0.0, 4.0])
 @pytest.mark.parametrize(
     ("batch", "rows", "heads"), [(1, 256, 2), (2, 1000, 3), (1, 1, 1), (1, 129, 1), (1, 4097, 8), (1, 37_810, 2)]
 )
 def test_attention8_is_its_emulation(
-    hopper: torch.device, attending: Any, note: Note, batch: int, rows: int, heads: int, qk: str
+    hopper: torch.device, attending: Any, note: Note, batch: int, rows: int, heads: int, bias: float
 ) -> None:
-    q, k, v = attending.made(batch, rows, heads, hopper)
-    attending.check_quantisation(q, k, v, qk, attending.Tile())
-    limit = 0.04 if qk == "int8" else 0.06
+    q, k, v = attending.made(batch, rows, heads, hopper, bias=bias)
+    attending.check_quantisation(q, k, v, attending.Tile())
     # The tensor cores keep fewer bits of an FP8 sum than fp32 has.
-    off = attending.check_attention(q, k, v, qk, attending.Tile(), emulation=0.01, exact=limit)
-    note(f"{off:.2%} from fp32 attention")
+    off = attending.check_attention(q, k, v, attending.Tile(), emulation=0.01)
+    note(f"{rows} rows, bias {bias}: {off:.2%} from fp32 attention")
+    assert off < 0.04
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_every_tile_gives_the_same_attention(hopper: torch.device, attending: Any, tile: dict[str, Any]) -> None:
-    q, k, v = attending.made(1, 3000, 4, hopper)
-    attending.check_attention(q, k, v, "int8", attending.Tile(**tile), emulation=0.01, exact=0.04)
+@pytest.mark.parametrize("rows", [1, 200, 3000])
+def test_every_tile_gives_the_same_attention(
+    hopper: torch.device, attending: Any, rows: int, tile: dict[str, Any]
+) -> None:
+    q, k, v = attending.made(1, rows, 4, hopper)
+    attending.check_attention(q, k, v, attending.Tile(**tile), emulation=0.01)
 
 
 def test_attention8_takes_no_other_shapes(attending: Any, cuda: torch.device) -> None:

@@ -1,4 +1,4 @@
-"""Our own 8-bit attention for Hopper: `h3_kernels.attention8`, INT8 q and k with scales per block, an 8-bit P V.
+"""Our own 8-bit attention for Hopper: `h3_kernels.attention8`, INT8 q and k, E4M3 P and v.
 
 `attention8(q, k, v)` on [B, S, H, 128] strided views of BF16 gives BF16 [B, S, H, 128]; its arithmetic and its figures
 are in the kernel's own docstring. Experimental until it was run and has a quality table.
