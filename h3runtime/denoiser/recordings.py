@@ -11,7 +11,7 @@ recording is and does is `recording`'s part. Fed by `engine`; what was measured 
 
 Whether one is made: `on`, wherever one can be; `auto`, where it helps. That is measured in `measuring`, around the
 engine's warm-up: a forward launched by the host, and the same one recorded. Another shape is judged by the measured one
-nearest in rows, and is recorded if what its remaining steps save is more than what recording takes. `off`: never.
+nearest in rows, and is recorded if what its remaining steps save then is more than what recording takes. `off`: never.
 """
 
 from __future__ import annotations
@@ -61,9 +61,11 @@ class Judged:
     bytes: int = 0
     why: str = ""
 
-    def saves(self, forwards: int) -> bool:
-        """Whether a recording pays within so many forwards."""
-        return not self.why and (self.eager_ms - self.recorded_ms) * forwards > self.recording_ms
+    def saves(self, rows: int, forwards: int) -> bool:
+        """Whether a recording of so many rows pays within so many forwards. The device's time grows with rows, the
+        host's doesn't: what it waits for is used up by then."""
+        grown = max(1.0, rows / self.rows)
+        return not self.why and (self.eager_ms - self.recorded_ms * grown) * forwards > self.recording_ms * grown
 
 
 class Recordings:
@@ -114,7 +116,7 @@ class Recordings:
         if self.measures or self.mode == "on":
             return True
         near = judged if judged is not None and judged.recorded_ms else self._nearest(rows)
-        return near is not None and near.saves(forwards)
+        return near is not None and near.saves(rows, forwards)
 
     def make(
         self, key: Key, record: Callable[[], Recording], eager: Callable[[], object], rows: int, pool: int

@@ -186,7 +186,10 @@ def test_auto_judges_another_shape_by_the_nearest_one() -> None:
     assert not store.wants(("new",), 100, 1000), "nothing was measured"
     store.judged[("small",)] = Judged(100, eager_ms=5.0, recorded_ms=1.0, recording_ms=20.0)
     store.judged[("large",)] = Judged(10_000, eager_ms=50.0, recorded_ms=50.0, recording_ms=90.0, why="no faster")
-    assert store.wants(("new",), 130, 6) and not store.wants(("new",), 130, 5)
+    assert store.wants(("new",), 90, 6) and not store.wants(("new",), 90, 5)
+    # With twice the rows the device takes twice as long, and so does recording: 5 - 2 saved, 40 spent.
+    assert store.wants(("new",), 200, 14) and not store.wants(("new",), 200, 13)
+    assert not store.wants(("new",), 500, 1000), "the host is done sooner than the device"
     assert not store.wants(("new",), 5000, 1000)
     assert not store.wants(("large",), 10_000, 1000)
 
