@@ -8,6 +8,7 @@ ask.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 import torch
 
@@ -81,9 +82,14 @@ class Attentions:
         return self._found(name, lambda backend: self.why_unavailable(backend) or self._first_call(backend))
 
     def workspace_bytes(self, names: Collection[str], rows: int, heads: int, head_dim: int) -> int:
-        """Most that any of them holds beside q, k, v and its result."""
-        asked = (backend for backend in self.backends if backend.name in names)
-        return max((backend.workspace_bytes(rows, heads, head_dim) for backend in asked), default=0)
+        """Most that any of them holds beside q, k, v and its result on this device; see `host_bytes` of those that have
+        it."""
+        found = [0]
+        for backend in (b for b in self.backends if b.name in names):
+            on_host: Any = getattr(backend, "host_bytes", None) if self.device.type == "cpu" else None
+            more = on_host(rows, heads, head_dim) if on_host is not None else 0
+            found.append(backend.workspace_bytes(rows, heads, head_dim) + more)
+        return max(found)
 
     def listing(self, chosen: str, why: str) -> BackendChoice:
         """What `/ready` shows once `chosen` is the server's default."""

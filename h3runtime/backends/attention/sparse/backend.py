@@ -35,6 +35,10 @@ WORST_FILL: Final = 2
 """Tiles that rows may take, over rows / 64: cubes at the ends of a grid are ragged; 1.2 at 1344x768x124."""
 
 
+COPIED_BYTES: Final = 4
+"""Of k and v together, in BF16."""
+
+
 class BlockSparseAttention(Kernel):
     """share: of the cubes that each query keeps. dense: what runs the exact rows' queries and whole dense calls;
     attend_dense: how it is called in a run, which counts."""
@@ -44,8 +48,8 @@ class BlockSparseAttention(Kernel):
     counts_itself = True
     dense_steps: ClassVar[int] = 0
     dense_blocks: ClassVar[int] = 0
-    row_bytes: ClassVar[int] = 8
-    """Of `workspace_bytes`, for each of S*H*D values: k and v in tiles, BF16, as the definition copies them."""
+    row_bytes: ClassVar[int] = 0
+    """Of `workspace_bytes`, for each of S*H*D values."""
 
     def __init__(
         self, name: str, share: float, dense: Candidate, tally: Tally, attend_dense: AttentionBackend | None = None
@@ -72,12 +76,15 @@ class BlockSparseAttention(Kernel):
         )
 
     def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
-        """Copies, the numbers of the kept tiles, means, and four pieces of scores or gathered rows."""
+        """Numbers of the kept tiles, means, four pieces of scores or gathered rows; the kernels copy nothing."""
         tiles = WORST_FILL * math.ceil(rows / TILE) + EDGE
         kept = 4 * heads * tiles * math.ceil(self.share * tiles + EDGE)
         means = 3 * 4 * heads * tiles * head_dim
-        copies = WORST_FILL * self.row_bytes // 2 * rows * heads * head_dim
-        return copies + kept + means + 4 * definition.PIECE_BYTES
+        return self.row_bytes * rows * heads * head_dim + kept + means + 4 * definition.PIECE_BYTES
+
+    def host_bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        """Beside that on a CPU, where the definition runs: k and v in tiles."""
+        return WORST_FILL * COPIED_BYTES * rows * heads * head_dim
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Every tile read by every tile."""

@@ -30,8 +30,8 @@ GATE: Final = "to_gate_compress"
 
 class VsaAttention(BlockSparseAttention):
     reads_gates = True
-    row_bytes = 12
-    """The gate and what it multiplies beside the definition's copies."""
+    row_bytes = 4
+    """The gate and what it multiplies."""
 
     def _sparse(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: Tiles, count: int, place: Place | None
