@@ -177,12 +177,13 @@ def made_pipeline(device: torch.device, *, tiny: bool) -> tuple[Any, dict[str, i
     import diffusers
 
     built: Any = diffusers
-    parts = {
-        "transformer": _transformer(device, tiny=tiny),
-        "text_encoder": _text_encoder(device, tiny=tiny),
-        "vae": _video(device, tiny=tiny),
-        "audio_vae": _audio(device, tiny=tiny),
-    }
+    makers = {"transformer": _transformer, "text_encoder": _text_encoder, "vae": _video, "audio_vae": _audio}
+    parts = {}
+    for name, maker in makers.items():
+        parts[name] = maker(device, tiny=tiny)
+        if device.type == "cuda":
+            # What was spent on making it is too much to keep beside the next one.
+            torch.cuda.empty_cache()
     pipe = built.MiniMaxH3ModularPipeline(built.MiniMaxH3Blocks(), workflow="t2va")
     schedulers = {"scheduler": built.MiniMaxH3Scheduler(12.0), "audio_scheduler": built.MiniMaxH3Scheduler(3.0)}
     pipe.update_components(**parts, **schedulers, tokenizer=Tokenizer(), processor=Processor())
