@@ -75,7 +75,8 @@ class CudaGraph:
         self.wanted = self._once(call, stream)
         before = torch.cuda.memory_reserved(device)
         self._graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local"):
+        recorded = torch.cuda.graph(self._graph, stream=stream, capture_error_mode="thread_local")
+        with torch.cuda.device(device), recorded:
             self.results = call()
         self.bytes = max(0, torch.cuda.memory_reserved(device) - before)
 
