@@ -37,6 +37,8 @@ WORST_FILL: Final = 2
 
 COPIED_BYTES: Final = 4
 """Of k and v together, in BF16."""
+BEST_COPIES: Final = 7
+"""Of the kept scores' share: values and INT64 numbers as they are found, and both in order."""
 
 
 class BlockSparseAttention(Kernel):
@@ -76,15 +78,18 @@ class BlockSparseAttention(Kernel):
         )
 
     def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
-        """Numbers of the kept tiles, means, four pieces of scores or gathered rows; the kernels copy nothing."""
-        tiles = WORST_FILL * math.ceil(rows / TILE) + EDGE
+        """Numbers of the kept tiles, means, a piece of scores while the best are found; the kernels copy nothing."""
+        tiles = most_tiles(rows)
         kept = 4 * heads * tiles * math.ceil(self.share * tiles + EDGE)
         means = 3 * 4 * heads * tiles * head_dim
-        return self.row_bytes * rows * heads * head_dim + kept + means + 4 * definition.PIECE_BYTES
+        piece = min(definition.PIECE_BYTES, 4 * heads * tiles**2)
+        return self.row_bytes * rows * heads * head_dim + kept + means + int(piece * (1 + BEST_COPIES * self.share))
 
     def host_bytes(self, rows: int, heads: int, head_dim: int) -> int:
-        """Beside that on a CPU, where the definition runs: k and v in tiles."""
-        return WORST_FILL * COPIED_BYTES * rows * heads * head_dim
+        """Beside that on a CPU, where the definition runs: k and v in tiles, and pieces of those that are read."""
+        tiles = most_tiles(rows)
+        read = COPIED_BYTES * heads * tiles * math.ceil(self.share * tiles + EDGE) * TILE * head_dim
+        return WORST_FILL * COPIED_BYTES * rows * heads * head_dim + min(2 * definition.PIECE_BYTES, read)
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         """Every tile read by every tile."""
@@ -157,6 +162,10 @@ class BlockSparseAttention(Kernel):
         if self._tiled is None or self._tiled[0] is not layout or self._tiled[1].rows.device != device:
             self._tiled = layout, tile(layout, device)
         return self._tiled[1]
+
+
+def most_tiles(rows: int) -> int:
+    return WORST_FILL * math.ceil(rows / TILE) + EDGE
 
 
 def arithmetic_of(x: torch.Tensor) -> ModuleType:
