@@ -41,8 +41,8 @@ import torch
 
 from benchmarks.attention import PEERS
 from benchmarks.script import measured_here, names, positive
-from h3runtime.backends.vit.base import VitSteps
-from h3runtime.backends.vit.definition import TorchSteps
+from h3runtime.backends.cnn.select import steps_named
+from h3runtime.backends.vit.select import choose_steps
 from h3runtime.backends.vit.triton import TritonSteps
 from h3runtime.checkpoint.synthetic.layouts import VideoVaeSizes, video_vae_shapes
 from h3runtime.cli.report import print_error, say
@@ -173,14 +173,11 @@ def decodes(vae: VideoVae, peer: Any, latents: torch.Tensor) -> tuple[dict[str, 
     """Every way to bytes uint8 [F, H, W, 3]; how two of them compare."""
     mean, std = _per_channel(LATENTS_MEAN, latents), _per_channel(LATENTS_STD, latents)
 
-    def ours(steps: VitSteps, room: int) -> torch.Tensor:
-        vae.take_steps(steps)
+    def ours(name: str, room: int) -> torch.Tensor:
+        _use(vae, name)
         return torch.cat([to_bytes(part) for part in vae.decode_chunks(latents, blend="raw", room=room)])
 
-    plain, fused, room = TorchSteps(), TritonSteps(), tile_room(latents.device)
-    ways: dict[str, Way] = {"unbatched": lambda: ours(plain, 0), "batched": lambda: ours(plain, room)}
-    if fused.why_unavailable(latents.device) is None:
-        ways["fused"] = lambda: ours(fused, room)
+    ways = _our_ways(ours, latents.device)
     if peer is not None:
         z = (latents * std + mean).to(vae.dtype)
         ways["diffusers"] = lambda: _by_peer(lambda: to_bytes(denormalise(peer.decode(z).sample)))
@@ -189,13 +186,29 @@ def decodes(vae: VideoVae, peer: Any, latents: torch.Tensor) -> tuple[dict[str, 
 
 def encodes(vae: VideoVae, peer: Any, pixels: torch.Tensor) -> tuple[dict[str, Way], Judge, str]:
     """Every way to normalised latents fp32 [1, C, T, h, w]; how two of them compare."""
-    ways: dict[str, Way] = {
-        "unbatched": lambda: vae.encode_clip(pixels),
-        "batched": lambda: vae.encode_clip(pixels, room=tile_room(pixels.device)),
-    }
+
+    def ours(name: str, room: int) -> torch.Tensor:
+        _use(vae, name)
+        return vae.encode_clip(pixels, room=room)
+
+    ways = _our_ways(ours, pixels.device)
     if peer is not None:
         ways["diffusers"] = lambda: _by_peer(lambda: _peer_latents(peer, pixels, vae.encode_dtype))
     return ways, error_of, "encode"
+
+
+def _our_ways(ours: Callable[[str, int], torch.Tensor], device: torch.device) -> dict[str, Way]:
+    """`ours` takes a family's name and the room that tiles may take together."""
+    room = tile_room(device)
+    ways: dict[str, Way] = {"unbatched": lambda: ours("torch", 0), "batched": lambda: ours("torch", room)}
+    if TritonSteps().why_unavailable(device) is None:
+        ways["fused"] = lambda: ours("triton", room)
+    return ways
+
+
+def _use(vae: VideoVae, name: str) -> None:
+    steps, _ = choose_steps(name, next(vae.parameters()).device)
+    vae.take_steps(steps, steps_named(name))
 
 
 def _by_peer(way: Way) -> torch.Tensor:

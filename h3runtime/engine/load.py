@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from h3runtime.backends.cnn.select import steps_named
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.vit.select import choose_steps
 from h3runtime.checkpoint.families import adaln_form
@@ -200,7 +201,7 @@ class Loader:
         return self._vaes_of(video, audio, facts)
 
     def _vaes_of(self, video: VideoVae, audio: AudioVae, facts: tuple[ComponentFacts, ...]) -> Vaes:
-        video.take_steps(self.vae_steps)
+        video.take_steps(self.vae_steps, steps_named(self.vae_steps.name))
         return Vaes(video, audio, facts)
 
     def _linears(self) -> tuple[LinearBackend[Any], ...]:

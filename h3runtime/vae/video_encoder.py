@@ -22,6 +22,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+from h3runtime.backends.cnn.base import CnnSteps, FrameNorm
+from h3runtime.backends.cnn.definition import DEFINITION, group_norm
 from h3runtime.vae.video_config import GROUPS, EncoderConfig, EncoderLevel
 
 NORM_EPS = 1e-6
@@ -36,23 +38,33 @@ def _weight_and_bias(layer: nn.Conv3d | nn.GroupNorm, x: torch.Tensor) -> tuple[
     return layer.weight.to(x.dtype), layer.bias.to(x.dtype)
 
 
+def _bias(layer: nn.Conv3d, x: torch.Tensor) -> torch.Tensor:
+    return _weight_and_bias(layer, x)[1]
+
+
 class CausalConv3d(nn.Conv3d):
     """A 3x3x3 convolution that sees the past only. Pads right and bottom alone where it halves space."""
 
     def __init__(self, in_channels: int, out_channels: int, stride: tuple[int, int, int] = (1, 1, 1)) -> None:
         super().__init__(in_channels, out_channels, 3, stride=stride)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        before = 1 if self.stride[1] == 1 else 0
-        sides = (before, 1, before, 1, 0, 0)
-        weight, bias = _weight_and_bias(self, x)
-        if x.shape[2] == 1:
-            picture = F.pad(x, sides, mode="reflect")[:, :, 0]
-            return F.conv2d(picture, weight[:, :, -1], bias, self.stride[1:]).unsqueeze(2)
-        # Joined, and before the sides grow: a constant F.pad fills the whole result first and then copies x over it.
-        front = torch.zeros_like(x[:, :, :1]).expand(-1, -1, FRONT_FRAMES, -1, -1)
-        x = F.pad(torch.cat([front, x], 2), sides, mode="reflect")
-        return F.conv3d(x, weight, bias, self.stride)
+    def forward(
+        self,
+        x: torch.Tensor,
+        norm: FrameGroupNorm | None = None,
+        steps: CnnSteps = DEFINITION,
+        owed: torch.Tensor | None = None,
+        *,
+        with_bias: bool = True,
+    ) -> torch.Tensor:
+        """norm: of what is convolved, with SiLU behind it. owed: a bias that x lacks. with_bias: add one's own."""
+        front, before = FRONT_FRAMES if x.shape[2] > 1 else 0, 1 if self.stride[1] == 1 else 0
+        padded = steps.padded(x, None if norm is None else norm.of(x), front, before, owed)
+        weight, own = _weight_and_bias(self, x)
+        bias = own if with_bias else None
+        if not front:
+            return F.conv2d(padded[:, :, 0], weight[:, :, -1], bias, self.stride[1:]).unsqueeze(2)
+        return F.conv3d(padded, weight, bias, self.stride)
 
 
 class PointConv3d(nn.Conv3d):
@@ -61,8 +73,9 @@ class PointConv3d(nn.Conv3d):
     def __init__(self, in_channels: int, out_channels: int) -> None:
         super().__init__(in_channels, out_channels, 1)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.conv3d(x, *_weight_and_bias(self, x))
+    def forward(self, x: torch.Tensor, *, with_bias: bool = True) -> torch.Tensor:
+        weight, bias = _weight_and_bias(self, x)
+        return F.conv3d(x, weight, bias if with_bias else None)
 
 
 class FrameGroupNorm(nn.GroupNorm):
@@ -71,10 +84,12 @@ class FrameGroupNorm(nn.GroupNorm):
     def __init__(self, channels: int) -> None:
         super().__init__(GROUPS, channels, eps=NORM_EPS)
 
+    def of(self, x: torch.Tensor) -> FrameNorm:
+        """For x of any dtype."""
+        return FrameNorm(*_weight_and_bias(self, x), self.num_groups, self.eps)
+
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        frames = x.transpose(1, 2)
-        normed = F.group_norm(frames.flatten(0, 1), self.num_groups, *_weight_and_bias(self, x), self.eps)
-        return normed.view(frames.shape).transpose(1, 2)
+        return group_norm(x, self.of(x))
 
 
 class ResidualBlock(nn.Module):
@@ -86,11 +101,14 @@ class ResidualBlock(nn.Module):
         self.conv2 = CausalConv3d(out_channels, out_channels)
         self.nin_shortcut = PointConv3d(in_channels, out_channels) if in_channels != out_channels else None
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        h: torch.Tensor = self.conv1(F.silu(self.norm1(x)))
-        h = self.conv2(F.silu(self.norm2(h)))
-        shortcut: torch.Tensor = x if self.nin_shortcut is None else self.nin_shortcut(x)
-        return shortcut + h
+    def forward(self, x: torch.Tensor, steps: CnnSteps = DEFINITION) -> torch.Tensor:
+        here, point = not steps.adds_biases, self.nin_shortcut
+        h: torch.Tensor = self.conv1(x, self.norm1, steps, with_bias=here)
+        h = self.conv2(h, self.norm2, steps, None if here else _bias(self.conv1, x), with_bias=here)
+        shortcut: torch.Tensor = x if point is None else point(x, with_bias=here)
+        if here:
+            return steps.joined(shortcut, h)
+        return steps.joined(shortcut, h, None if point is None else _bias(point, x), _bias(self.conv2, x))
 
 
 class Downsample(nn.Module):
@@ -98,8 +116,8 @@ class Downsample(nn.Module):
         super().__init__()
         self.conv = CausalConv3d(channels, channels, stride)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        out: torch.Tensor = self.conv(x)
+    def forward(self, x: torch.Tensor, steps: CnnSteps = DEFINITION) -> torch.Tensor:
+        out: torch.Tensor = self.conv(x, None, steps)
         return out
 
 
@@ -111,10 +129,10 @@ class Level(nn.Module):
         self.block = nn.ModuleList([first, *rest])
         self.downsample = None if config.stride is None else Downsample(config.out_channels, config.stride)
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, steps: CnnSteps = DEFINITION) -> torch.Tensor:
         for block in self.block:
-            x = block(x)
-        return x if self.downsample is None else self.downsample(x)
+            x = block(x, steps)
+        return x if self.downsample is None else self.downsample(x, steps)
 
 
 class VideoEncoder(nn.Module):
@@ -128,10 +146,17 @@ class VideoEncoder(nn.Module):
         self.down = nn.ModuleList(Level(level) for level in config.levels)
         self.norm_out = FrameGroupNorm(last)
         self.conv_out = CausalConv3d(last, config.moments)
+        self.steps: CnnSteps = DEFINITION
+
+    def take_steps(self, steps: CnnSteps) -> None:
+        """Let `steps` compute what lies between the convolutions; weights are laid out as they want them."""
+        if steps.layout != self.steps.layout:
+            self.to(memory_format=steps.layout)  # type: ignore[call-overload]  # of parameters with 4 or 5 axes
+        self.steps = steps
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.conv_in(x)
+        x = self.conv_in(x, None, self.steps)
         for level in self.down:
-            x = level(x)
-        moments: torch.Tensor = self.conv_out(F.silu(self.norm_out(x)))
+            x = level(x, self.steps)
+        moments: torch.Tensor = self.conv_out(x, self.norm_out, self.steps)
         return moments

@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from h3runtime.backends.cnn.base import CnnSteps
 from h3runtime.backends.vit.base import VitSteps
 from h3runtime.core import CHUNK_FRAMES, ShouldStop
 from h3runtime.errors import CheckpointError, InvalidRequest, JobCancelled, Offence, SettingsError
@@ -71,10 +72,12 @@ class VideoVae(nn.Module):
             self.register_buffer("latents_mean", torch.empty(config.latent_channels))
             self.register_buffer("latents_std", torch.empty(config.latent_channels))
 
-    def take_steps(self, steps: VitSteps) -> None:
-        """Let `steps` compute what lies between the decoder's matrix products; without this, the definition does."""
+    def take_steps(self, decoder: VitSteps, encoder: CnnSteps) -> None:
+        """Let these compute what lies between the products of both halves; without this, the definition does."""
         if self.decoder is not None:
-            self.decoder.steps = steps
+            self.decoder.steps = decoder
+        if self.encoder is not None:
+            self.encoder.take_steps(encoder)
 
     def decode_chunks(
         self,

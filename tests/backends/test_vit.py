@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+from h3runtime.backends.cnn import definition as cnn
+from h3runtime.backends.cnn.select import steps_named
 from h3runtime.backends.vit.definition import TorchSteps
-from h3runtime.backends.vit.select import choose_steps, steps_choice
+from h3runtime.backends.vit.select import choose_steps, step_families, steps_choice
 from h3runtime.errors import BackendUnavailable, InvalidRequest
-from tests.vae.test_video_vae import latents_of, small_vae
+from tests.vae.test_video_vae import latents_of, pixels_of, small_vae
 
 CPU = torch.device("cpu")
 
@@ -52,10 +54,26 @@ def test_one_that_is_asked_for_and_can_t_run_is_an_error() -> None:
         choose_steps("cuda", CPU)
 
 
+def test_every_family_has_steps_for_the_encoder() -> None:
+    assert [steps_named(family.name).name for family in step_families()] == [f.name for f in step_families()]
+
+
+def test_an_encoder_that_lies_with_channels_last_gives_the_same_latents() -> None:
+    class Last(cnn.TorchSteps):
+        layout = torch.channels_last_3d
+
+    vae, pixels = small_vae(), pixels_of(5, 32, 32)
+    wanted = vae.encode_clip(pixels)
+    vae.take_steps(TorchSteps(), Last())
+    assert vae.encoder is not None
+    assert vae.encoder.conv_in.weight.is_contiguous(memory_format=torch.channels_last_3d)
+    torch.testing.assert_close(vae.encode_clip(pixels), wanted, rtol=1e-4, atol=1e-5)
+
+
 def test_a_decoder_takes_its_steps_from_those_it_was_given() -> None:
     vae, latents, steps = small_vae(), latents_of(1), Counting()
     wanted = torch.cat(list(vae.decode_chunks(latents)))
-    vae.take_steps(steps)
+    vae.take_steps(steps, cnn.DEFINITION)
     assert torch.equal(torch.cat(list(vae.decode_chunks(latents))), wanted)
     assert vae.config.decoder is not None
     layers = vae.config.decoder.layers

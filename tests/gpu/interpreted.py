@@ -9,6 +9,7 @@ import torch
 from h3_kernels.attention8 import Tile
 
 from tests.gpu import attention8_checks as attending
+from tests.gpu import cnn_checks as cnn
 from tests.gpu import producer_checks as producing
 from tests.gpu import sparse_checks as sparse
 from tests.gpu import vit_checks as vit
@@ -27,6 +28,7 @@ VIT_SIZES = (
     vit.Size(batch=2, grid=(1, 2, 3), width=200, heads=3, head_dim=24, feed_forward=40),
     vit.Size(batch=1, grid=(2, 1, 2), width=64, heads=2, head_dim=64, feed_forward=2100),
 )
+FRAMES = ((2, 32, 3, 6, 10), (1, 96, 1, 5, 4), (1, 64, 2, 33, 40))
 
 
 def main() -> None:
@@ -62,6 +64,10 @@ def main() -> None:
             vit.check_rotation(made)
             vit.check_gated(made, exact=False)
     print("vit: right in the interpreter")
+    for frames in FRAMES:
+        for dtype in (torch.float16, torch.float32):
+            cnn.check(frames, device, dtype)
+    print("cnn: right in the interpreter")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from benchmarks.vae import SIZES, Size, decodes, error_of, made_vae, psnr
+from h3runtime.backends.cnn import triton as cnn
 from h3runtime.backends.vit.triton import TritonSteps
 from h3runtime.engine.beside import Beside
 from h3runtime.engine.device import tile_room
@@ -66,10 +67,34 @@ def test_a_fused_decode_is_the_same_picture(cuda: torch.device, vit: Any, note: 
     latents = torch.randn(1, 24, 7, 48, 64, device=cuda)
     with torch.no_grad():
         wanted = torch.cat([to_bytes(part) for part in vae.decode_chunks(latents)])
-        vae.take_steps(TritonSteps())
+        vae.take_steps(TritonSteps(), cnn.TritonSteps())
         found = psnr(torch.cat([to_bytes(part) for part in vae.decode_chunks(latents, room=ROOM)]), wanted)
     note(f"four layers, 1024x768: {found:.1f} dB")
     assert found > LEAST_DB
+
+
+SIZES_OF_FRAMES = ((1, 128, 17, 256, 256), (2, 256, 9, 64, 64), (1, 1024, 5, 16, 16), (1, 96, 1, 34, 20))
+"""Batch, channels, frames, height, width: the encoder's own levels, and a picture with a width of no power of two."""
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+@pytest.mark.parametrize("size", SIZES_OF_FRAMES, ids=str)
+def test_padding_and_norms_of_frames_are_the_definition(
+    cuda: torch.device, note: Note, size: tuple[int, ...], dtype: torch.dtype
+) -> None:
+    shares = import_module("tests.gpu.cnn_checks").check(size, cuda, dtype)
+    note(f"other by an ulp or two: {shares:.1e} of a normed value")
+
+
+def test_a_fused_encode_gives_the_same_latents(cuda: torch.device, note: Note) -> None:
+    """A clip and a picture, tiles at once."""
+    vae = made_vae(SIZES["small"], torch.float16, cuda)
+    pixels = torch.randint(0, 256, (22, 320, 480, 3), dtype=torch.uint8, device=cuda)
+    clip, picture = vae.encode_clip(pixels), vae.encode_image(pixels[:1])
+    vae.take_steps(TritonSteps(), cnn.TritonSteps())
+    found = error_of(vae.encode_clip(pixels, room=ROOM), clip), error_of(vae.encode_image(pixels[:1]), picture)
+    note(f"relative L2 of a clip's latents {found[0]:.1e}, of a picture's {found[1]:.1e}")
+    assert max(found) < 5e-3
 
 
 def test_a_batched_encode_gives_the_same_latents(cuda: torch.device) -> None:

@@ -49,7 +49,7 @@ class TorchSteps:
 
     def gated(self, x: torch.Tensor) -> torch.Tensor:
         gate, value = x.chunk(2, -1)
-        return F.silu(gate) * value
+        return F.silu(gate).mul_(value)
 
 
 DEFINITION: Final[VitSteps] = TorchSteps()

@@ -24,7 +24,7 @@ ATTENTION: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPB
 
 class TritonSteps:
     name = "triton"
-    grade = "experimental"
+    grade = "validated"
 
     def why_unavailable(self, device: torch.device) -> str | None:
         if device.type != "cuda":

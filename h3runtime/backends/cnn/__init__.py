@@ -1,0 +1,1 @@
+"""What a causal CNN does between its convolutions: `base` is the interface, one file per implementation."""
