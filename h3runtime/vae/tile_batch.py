@@ -7,7 +7,7 @@ is (none on a CPU, which gains nothing by it) and counts a batch in what a reque
 Bytes of one tile at the widest place of the network, fitted to what an allocator counts:
 
     decode   tokens of 7 x th x tw latents, three times as wide as the gate and five times the width
-    encode   the widest level of F frames of H x W, 6 times, and 2 times with two frames of zeros in front
+    encode   the widest level of F frames of H x W, 4.5 times, and 2 times with two frames of zeros in front
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ ROOM = 2**31
 to take 118): 1 % faster there than 7, and within 1 % of 28."""
 DECODER_GATES, DECODER_WIDTHS = 3, 5
 """Copies of the gate's and of the block's width that are alive at once."""
-ENCODER_COPIES = 6
+ENCODER_COPIES = 4.5
 """Tensors of the video encoder's widest level that are alive at once, with a convolution's workspace."""
 PADDED_COPIES = 2
-"""And, of a clip, with two frames of zeros in front. Together 8.2 for 17 frames and 8 for a picture: a CPU takes 6.2
-and 6.1 in fp32. An H200 took 9.2 of a clip in fp16 while the sides were padded first, which kept one more alive."""
+"""And, of a clip, with two frames of zeros in front. Together 6.7 for 17 frames and 6.5 for a picture: a CPU takes 5.2
+of both in fp32."""
 
 Network = Callable[[torch.Tensor], torch.Tensor]
 
