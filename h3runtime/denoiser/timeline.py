@@ -72,7 +72,7 @@ class RowMap:
     """Which table row each packed row reads.
 
     segments: (start, stop, table row), contiguous and ascending.
-    index:    int64 [S] table row of each packed row, or None; with it, `segments` is empty.
+    index:    int32 [S] table row of each packed row, or None; with it, `segments` is empty.
     """
 
     segments: tuple[tuple[int, int, int], ...]
@@ -128,7 +128,7 @@ def masked_clock(
     timeline = tuple(sorted(fixed | own | {times.video, times.audio}))
     device = next(label.device for label in labels.values() if label is not None)
     known = torch.tensor(timeline, dtype=torch.float64, device=device)
-    index = torch.empty(sequence[-1].stop, dtype=torch.int64, device=device)
+    index = torch.empty(sequence[-1].stop, dtype=torch.int32, device=device)
     for run in sequence:
         label = labels.get(run.kind)
         place = timeline.index(times.of(run.kind)) if label is None else torch.searchsorted(known, label.double())

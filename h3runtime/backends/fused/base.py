@@ -31,7 +31,7 @@ Activation = torch.Tensor | RowCodes
 class TableRows(Protocol):
     """Which row of a modulation table each packed row reads; the DiT's `RowMap`.
 
-    segments: (start, stop, table row), contiguous and ascending. index: int64 [S] instead, and then no segments.
+    segments: (start, stop, table row), contiguous and ascending. index: int32 [S] instead, and then no segments.
     """
 
     @property
