@@ -1,6 +1,6 @@
 """Latents -> a clip on disk: sound first, then frames chunk by chunk into the encoder while decoding goes on.
 
-    audio latents -> waveform -> check -> loudness, trim --------------------.      (on CUDA beside the first chunk)
+    audio latents -> waveform -> check -> loudness, trim --------------------.      (beside the first chunk: `beside`)
     video latents -> chunk -> bytes on the host -> check -> ClipWriter ------+-> MP4
                                                        `--> Tail: the last frames and their sound, without loss
 
@@ -70,13 +70,19 @@ def clip_shape(latents: Latents) -> ClipShape:
 
 def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, run: Run) -> DecodedClip:
     """Decode both streams and give the clip its name, whole or not at all."""
+    with Beside(vaes.audio.latents_mean.device) as beside:
+        return _write_clip(latents, target, vaes, tool, run, beside)
+
+
+def _write_clip(
+    latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, run: Run, beside: Beside
+) -> DecodedClip:
     shape = clip_shape(latents)
     figures = measure_latents(latents)
     found = {"latents": check_latents(figures, synthetic=target.synthetic)}
     refuse(found, "sampling")
-    beside = Beside(vaes.audio.latents_mean.device)
     with run.stage("audio_decode"):
-        chunks = beside.begun(_chunks(latents, vaes, target.blend, run))
+        chunks = beside.begun(_chunks(latents, vaes, target.blend, run, untold=beside.ahead))
         with beside.stream():
             waveform = decode_sound(latents, vaes)
         found["audio"] = check_audio(waveform, synthetic=target.synthetic)
@@ -120,12 +126,12 @@ def decode_frames(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> I
     return to_host(_chunks(latents, vaes, blend, run))
 
 
-def _chunks(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> Iterator[torch.Tensor]:
-    """The same on the device. Nothing is done before the first one is asked for."""
+def _chunks(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run, untold: int = 0) -> Iterator[torch.Tensor]:
+    """The same on the device. Nothing is done before the first one is asked for. untold: the first so many are no steps
+    of a stage: they are begun during another one, and in another thread maybe."""
 
     def on_chunk(done: int, chunks: int) -> None:
-        # A chunk that is begun ahead is no step of the sound's.
-        if run.stage_name != "audio_decode":
+        if done > untold:
             run.step(done, chunks)
 
     device = vaes.audio.latents_mean.device

@@ -6,7 +6,7 @@
     process        what else the engine holds before any request: recorded steps on a device, the process on the CPU
     conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
     sampling       the widest place of a block for all rows, and the modulation of a window of steps
-    decode         the sound and the pictures together; the larger of them on a CPU, which decodes one after another
+    decode         the sound and the pictures together; the larger of them on a CPU (`estimate`)
     total          weights, upscaler, adapters, process and the largest stage
 
 Within 15 % of measured peaks: on the CPU of the process's resident size, over several requests
@@ -208,7 +208,8 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
     frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target, room)
     heard = heap_bytes(audio_decode_bytes(models.audio_decoder, demand.audio_latents, on_host=on_host), on_host=on_host)
     seen = heap_bytes(frames, on_host=on_host) + host_frames_bytes(target, on_host=on_host)
-    # On a device the sound is decoded beside the first pictures.
+    # On a device the sound is decoded beside the first pictures. On a CPU too where there are cores for both: there the
+    # sound is over before a piece is put together, or is so long that it takes several times as much.
     decode = max(heard, seen) if on_host else heard + seen
     sampling = sampling_bytes(models.transformer, models.computing, demand.steps)
     process = models.process + (SETTLING if on_host else 0)

@@ -1,7 +1,8 @@
-"""The sound beside the first chunk: who begins what, and that a CPU goes on as before."""
+"""The sound beside the first chunk: who begins what, where, and what becomes of a failure."""
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -9,6 +10,7 @@ import pytest
 import torch
 
 from h3runtime.engine.beside import Beside
+from h3runtime.errors import JobCancelled, NumericalError
 
 
 class _Stream:
@@ -42,9 +44,59 @@ def test_on_cuda_the_first_chunk_is_begun_and_the_sound_waits_for_what_came_befo
     assert list(chunks) == [0, 1, 2]
 
 
-def test_a_cpu_begins_nothing_ahead() -> None:
-    made, taken = Beside(torch.device("cpu")), []
-    with made.stream():
+def _cores(monkeypatch: pytest.MonkeyPatch, missing: int) -> Beside:
+    """On a machine that has so many less than two cores for each numeric thread."""
+    monkeypatch.setattr("h3runtime.engine.beside.usable_cores", lambda: 2 * torch.get_num_threads() - missing)
+    return Beside(torch.device("cpu"))
+
+
+def test_a_cpu_without_cores_for_both_begins_nothing_ahead(monkeypatch) -> None:
+    taken: list[int] = []
+    with _cores(monkeypatch, 1) as made, made.stream():
         chunks = made.begun(_items(taken))
-    assert taken == []
-    assert list(chunks) == [0, 1, 2]
+        assert made.ahead == 0 and taken == []
+        assert list(chunks) == [0, 1, 2]
+
+
+def test_a_cpu_with_cores_for_both_makes_the_first_chunk_in_a_thread(monkeypatch) -> None:
+    makers: list[tuple[int, int]] = []
+
+    def items() -> Iterator[int]:
+        for index in range(2):
+            makers.append((threading.get_ident(), torch.get_num_threads()))
+            yield index
+
+    with _cores(monkeypatch, 0) as made:
+        chunks = made.begun(items())
+        assert made.ahead == 1 and list(chunks) == [0, 1]
+    (first, threads), (second, _) = makers
+    assert first != second == threading.get_ident()
+    assert threads == torch.get_num_threads()
+
+
+def test_what_the_first_chunk_raises_is_raised_where_it_is_asked_for(monkeypatch) -> None:
+    def items() -> Iterator[int]:
+        raise JobCancelled("the job was cancelled")
+        yield 0
+
+    with _cores(monkeypatch, 0) as made:
+        chunks = made.begun(items())
+        with pytest.raises(JobCancelled):
+            next(chunks)
+
+
+def test_nothing_runs_on_behind_a_failure(monkeypatch) -> None:
+    begun, go, done = threading.Event(), threading.Event(), []
+
+    def items() -> Iterator[int]:
+        begun.set()
+        go.wait(10)
+        done.append(True)
+        yield 0
+
+    with pytest.raises(NumericalError), _cores(monkeypatch, 0) as made:
+        made.begun(items())
+        assert begun.wait(10)
+        go.set()
+        raise NumericalError("the sound is not finite")
+    assert done == [True]
