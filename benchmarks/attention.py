@@ -13,7 +13,7 @@ that hangs or loses the device is left out, and told.
     error      relative L2 on up to 4,096 rows, against fp32 from the same inputs; for sparse attention it says nothing
                on random numbers
     nano WxHxF with `--nano`: relative L2 over all rows of nine calls of h3-nano's own (`attention_inputs`), or of those
-               that the backend runs itself; `-` where it gives all of them to another
+               that the backend runs itself; `-` where it gives all of them to another, or reads what nano hasn't
     first s    the first call at this size, with what it compiles
     ratio      the peer's median over this one's, with `--peer diffusers`: its attention as its pipelines call it
 
@@ -51,7 +51,7 @@ from h3runtime.cli.report import print_error, say
 from h3runtime.core import PackedLayout, Segment, SegmentKind
 from h3runtime.engine import determinism
 from h3runtime.engine.device import choose_device
-from h3runtime.errors import H3Error
+from h3runtime.errors import BackendUnavailable, H3Error
 from h3runtime.settings import ATTENTION_ONLY, Settings, add_flags, resolve
 
 CANONICAL_ROWS: Final = 37_810
@@ -265,8 +265,14 @@ class _Bench:
     def _on_nano(self, name: str) -> dict[str, float | None]:
         if name == self.peer:
             return {}
-        backend = self.found.choose(name)[0]
-        return {size: error_on(backend, calls, self.found.tally) for size, calls in self.inputs.items()}
+        backend, found = self.found.choose(name)[0], dict[str, float | None]()
+        for size, calls in self.inputs.items():
+            try:
+                found[size] = error_on(backend, calls, self.found.tally)
+            except BackendUnavailable:
+                # One that reads a layer which h3-nano hasn't.
+                found[size] = None
+        return found
 
     def _say(self, name: str) -> None:
         if name in self.faults:

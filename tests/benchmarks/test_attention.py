@@ -24,10 +24,14 @@ from tests.backends.attention.fakes import qkv
 SMALL = ("--rows", "96", "--heads", "2", "--head-dim", "32", "--runs", "3", "--device", "cpu")
 
 
-def test_it_measures_what_runs_here_and_lists_the_rest(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_measures_what_runs_here_and_lists_the_rest(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "r.json"
-    left_out = ("--without", "sla_topk_75=it hangs")
-    assert main([*SMALL, "--head-slice-backend", "sdpa", "--output", str(out), *left_out]) == 0
+    more = ("--without", "sla_topk_75=it hangs", "--head-slice-backend", "sdpa", "--nano")
+    calls = recorded("cpu", Size(64, 64, 5), steps=(1, 2), blocks=(0, 5))
+    monkeypatch.setattr(attention, "recorded", lambda *_: calls)
+    assert main([*SMALL, *more, "--output", str(out)]) == 0
     report = json.loads(out.read_text())
     rows = {row["name"]: row for row in report["rows"]}
     sparse = {"vsa", *(f"sla_topk_{percent}" for percent in PERCENTS if percent != 75)}
@@ -35,6 +39,8 @@ def test_it_measures_what_runs_here_and_lists_the_rest(tmp_path: Path, capsys: p
     assert all(0 < row["least_ms"] <= row["ms"] <= row["most_ms"] for row in rows.values())
     assert all((row["error"] < 0.01) == (name not in sparse) for name, row in rows.items())
     assert rows["sdpa"]["error"] == rows["kj_head_sliced"]["error"]
+    nano = {name: set(row["nano"].values()) for name, row in rows.items()}
+    assert nano["vsa"] == {None} and 0 < max(nano["sdpa"]) < 0.004, "h3-nano has no gates"
     assert all(row["ceiling"] == "bf16" and row["ceiling_percent"] > 0 for row in rows.values())
     assert report["ceilings_tflops"]["bf16"] > 0 and len(report["unavailable"]) == 14
     printed = capsys.readouterr()
