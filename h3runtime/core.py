@@ -685,8 +685,8 @@ class EngineFacts:
 
     checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`, by the
     FL2VA transformer where there are both. warm_up: how long the warm-up clips took, a first history. fused: who makes
-    what lies between a block's matrix products, vae_fused: of the video decoder's; None where nobody asked. upscaler:
-    None where there is none, and no request can be refined.
+    what lies between a block's matrix products, vae_fused: of the video decoder's, vae_linear: for these; None where
+    nobody asked. upscaler: None where there is none, and no request can be refined.
     """
 
     device: str
@@ -702,6 +702,7 @@ class EngineFacts:
     fused: BackendChoice | None = None
     upscaler: UpscalerFacts | None = None
     vae_fused: BackendChoice | None = None
+    vae_linear: BackendChoice | None = None
 
     @property
     def trained_frames(self) -> tuple[int, int]:

@@ -375,6 +375,11 @@ class Settings(BaseSettings):
         min_length=1,
         description="Who computes what lies between the products of the video decoder; auto chooses one and says why.",
     )
+    vae_linear: str = Field(
+        "auto",
+        min_length=1,
+        description="Linear backend of the video decoder's blocks; auto is exact, fp8 and int8 cost detail.",
+    )
     vae_tile_size: int = Field(
         TRAINED_TILE, ge=64, le=4096, multiple_of=16, description="Decoder tile in pixels; only 256 was trained."
     )

@@ -180,6 +180,7 @@ class ReadyAnswer(BaseModel):
     linear: LinearAnswer | None
     fused: BackendAnswer | None
     vae_fused: BackendAnswer | None
+    vae_linear: BackendAnswer | None
     codecs: dict[str, list[str]]
     loras: list[str]
     adapters: list[AdapterAnswer]
@@ -232,6 +233,7 @@ def ready_answer(
         "linear": _backend(facts.linear) | {"switchable": list(facts.linear.available)} if facts else None,
         "fused": _backend(facts.fused) if facts and facts.fused else None,
         "vae_fused": _backend(facts.vae_fused) if facts and facts.vae_fused else None,
+        "vae_linear": _backend(facts.vae_linear) if facts and facts.vae_linear else None,
         "codecs": codecs,
         "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
         "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],

@@ -53,10 +53,13 @@ _VIDEO_VAE = LoadRule(ignored=("decoder.mask_token",))
 VAE_DTYPES = {"float16": torch.float16, "float32": torch.float32}
 
 
-def video_vae(dtype: torch.dtype) -> LoadRule:
+_DECODER_LINEARS = tuple(f"decoder.transformer_blocks.*.{n}" for n in ("attn.to_qkv", "attn.to_out", "ff.w1", "ff.w2"))
+
+
+def video_vae(dtype: torch.dtype, *, switched: bool = False) -> LoadRule:
     """The rule of the video VAE in float16 or float32, which the model itself judges; `mask_token` is zeros and never
-    used (§4.2)."""
-    return replace(_VIDEO_VAE, cast=dtype)
+    used (§4.2). switched: the decoder's blocks follow a choice of backend."""
+    return replace(_VIDEO_VAE, cast=dtype, switched=_DECODER_LINEARS if switched else ())
 
 
 def vae_dtype(name: str) -> torch.dtype:

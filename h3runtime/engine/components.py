@@ -9,11 +9,13 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
 
 from h3runtime.backends.attention.sparse import vsa
+from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.families import Component, require_component
 from h3runtime.checkpoint.file import CONFIG_KEY, CheckpointFile
@@ -43,7 +45,8 @@ NEED: Mapping[str, str] = {FL2VA: "T2VA, I2VA, L2VA and FL2VA need", REF2VA: "Re
 class Part:
     """A file or folder, what it should be, the model that it fills, and what the operator says of its row order.
 
-    partition: which of the two transformers it has to be; None where that doesn't matter.
+    partition: which of the two transformers it has to be; None where that doesn't matter. linear: of its layers that
+    follow a choice, where it isn't the transformers'.
     """
 
     component: Component
@@ -52,6 +55,7 @@ class Part:
     rule: LoadRule
     qkv_order: QkvSwitch = "auto"
     partition: str | None = None
+    linear: LinearBackend[Any] | None = None
 
     def open(self) -> CheckpointFile:
         return CheckpointFile(self.path, qkv_order=self.qkv_order)
@@ -91,14 +95,15 @@ def text_encoder(path: Path) -> Part:
     return Part("text_encoder", path, build, rules.TEXT_ENCODER)
 
 
-def video_vae(path: Path, settings: Settings) -> Part:
+def video_vae(path: Path, settings: Settings, linear: LinearBackend[Any] | None = None) -> Part:
+    """linear: of the decoder's blocks; None: as stored."""
     dtype = rules.vae_dtype(settings.vae_dtype)
     tiling = Tiling.of_size(settings.vae_tile_size)
 
     def build(file: CheckpointFile) -> nn.Module:
         return VideoVae(VideoVaeConfig.from_shapes(file.shapes, overrides(file)), dtype, tiling)
 
-    return Part("video_vae", path, build, rules.video_vae(dtype))
+    return Part("video_vae", path, build, rules.video_vae(dtype, switched=linear is not None), linear=linear)
 
 
 def audio_vae(path: Path) -> Part:

@@ -16,6 +16,7 @@ from torch import nn
 
 from h3runtime.backends.cnn.select import steps_named
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.select import choose_vae_linear
 from h3runtime.backends.vit.select import choose_steps
 from h3runtime.checkpoint.families import adaln_form
 from h3runtime.checkpoint.file import CheckpointFile
@@ -140,7 +141,7 @@ def _judged(part: Part, verification: OpenVerification, linears: Sequence[Linear
         offences = list(judge(module, file, part.rule))
         if offences:
             raise checkpoint_error(part.path, offences)
-        resident = {linear.name: room.resident_bytes(module, file, part.rule, linear) for linear in linears}
+        resident = {n.name: room.resident_bytes(module, file, part.rule, part.linear or n) for n in linears}
         formats = frozenset(layer.marker.format for layer in file.layers.values() if part.rule.switches(layer.name))
         return Judged(part, file.size, module.config, resident, formats)
 
@@ -162,7 +163,7 @@ class Loader:
 
     linear: of the transformers' layers that follow the choice. spare: what takes its place if memory is short of what
     it keeps; `linear` and `why_spare` tell what was loaded for, and why it isn't what was asked for. vae_steps: what
-    the video decoder takes between its products; BackendUnavailable at once if that can't run here.
+    the video decoder takes between its products, vae_linear: for these; BackendUnavailable at once if one can't run.
     """
 
     def __init__(
@@ -178,6 +179,7 @@ class Loader:
         self.settings, self.paths, self.device, self.linear = settings, paths, device, linear
         self.spare, self.why_spare = spare, ""
         self.vae_steps, self.why_vae_steps = choose_steps(settings.vae_fused, device)
+        self.vae_linear, self.why_vae_linear = choose_vae_linear(settings.vae_linear, device)
         self._on_progress, self._on_component = on_progress, on_component
         self._warnings: list[str] = []
 
@@ -246,7 +248,7 @@ class Loader:
         )
 
     def _vae_parts(self) -> tuple[Part, Part]:
-        video = components.video_vae(self.paths.video_vae, self.settings)
+        video = components.video_vae(self.paths.video_vae, self.settings, self.vae_linear)
         return video, components.audio_vae(self.paths.audio_vae)
 
     def _load_all(self, judged: Sequence[Judged]) -> tuple[list[nn.Module], tuple[ComponentFacts, ...]]:
@@ -267,7 +269,8 @@ class Loader:
             module = part.on_meta(file)
             verification = self._verification(file)
             reading = Reading(verification.unknown, verification.found, meter.at)
-            report = load_module(module, file, linear=self.linear, device=self.device, rule=part.rule, reading=reading)
+            linear = part.linear or self.linear
+            report = load_module(module, file, linear=linear, device=self.device, rule=part.rule, reading=reading)
             verified = verification.finish()
         module.eval().requires_grad_(False)
         facts = _facts(part, file, report, verified)

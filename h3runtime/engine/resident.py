@@ -21,7 +21,7 @@ from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.select import choose_producers, producers_choice
 from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear
+from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear, vae_linear_choice
 from h3runtime.backends.linear.switching import LoadedLinears, told_layers, use
 from h3runtime.backends.vit.select import steps_choice
 from h3runtime.conditioning.conditioner import Conditioner
@@ -148,6 +148,7 @@ class ResidentEngine:
         loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component, spare)
         self.models: Models = loader.models(COMPUTE_DTYPE)
         self._vae_steps = loader.vae_steps, loader.why_vae_steps
+        self._vae_linear = loader.vae_linear, loader.why_vae_linear
         channels = self.models.vaes.video.config.latent_channels
         self.upscaler.judge(self.paths.video_vae, channels, lambda _: on_progress(Progress("loading")))
         self.linear, self.linear_why = loader.linear, loader.why_spare or self.linear_why
@@ -299,6 +300,7 @@ class ResidentEngine:
             adapters=self.adapters.facts,
             fused=producers_choice(self.producers, self.producers_why, self.device),
             vae_fused=steps_choice(*self._vae_steps, self.device),
+            vae_linear=vae_linear_choice(*self._vae_linear, self.device),
             upscaler=self.upscaler.facts,
         )
 

@@ -176,4 +176,4 @@ def _by_stored_scales(x: torch.Tensor, weight: Fp8Weight) -> torch.Tensor:
 
 
 def _has_kernel(device: torch.device, dtype: torch.dtype) -> bool:
-    return device.type == "cuda" and dtype is torch.bfloat16
+    return device.type == "cuda" and dtype in (torch.bfloat16, torch.float16)

@@ -49,6 +49,22 @@ def why_auto(facts: LinearFacts) -> str:
     return f"{why}; this CPU multiplies BF16 in software, so fp32 is faster, with sums in another order"
 
 
+def vae_linear_backends() -> tuple[LinearBackend[Any], ...]:
+    """Of the video decoder's blocks, in FP16 or FP32: as stored, which is what `auto` takes, or in 8 bits."""
+    return (DequantLinear(), Fp8Linear(), Int8Linear())
+
+
+def choose_vae_linear(name: str, device: torch.device) -> tuple[LinearBackend[Any], str]:
+    """As `choose_linear`."""
+    chosen, why = choose("vae_linear", vae_linear_backends(), name, device)
+    return chosen, "auto: exact, weights as they are stored" if name == AUTO else why
+
+
+def vae_linear_choice(chosen: LinearBackend[Any], why: str, device: torch.device) -> BackendChoice:
+    """What `/ready` shows."""
+    return listing(vae_linear_backends(), chosen.name, why, device)
+
+
 def spare_linear(name: str) -> LinearBackend[Any] | None:
     """What takes the place of the one that `name` chose where its weights don't fit into memory; only of `auto`'s."""
     return DequantLinear() if name == AUTO else None
