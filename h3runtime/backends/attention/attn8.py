@@ -7,18 +7,23 @@ are in the kernel's own docstring. Experimental until it was run and has a quali
 from __future__ import annotations
 
 from importlib import import_module
+from typing import Final
 
 import torch
 
 from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
 
+TILE: Final = 128
+CHUNK: Final = 512
+"""Rows that the kernel pads to, and whose means and largest values one program takes."""
+FP32: Final = 4
+
 
 class H3Attn8Attention(Kernel):
     name = "h3_attn8"
     grade = "experimental"
     head_dims = (128,)
-    copies = 4.0
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         return (
@@ -26,6 +31,12 @@ class H3Attn8Attention(Kernel):
             or device.why_without("h3_kernels", "attention8")
             or device.why_without("triton")
         )
+
+    def workspace_bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        """q, k and v in 8 bits, padded to whole tiles, the scales of q, and of every chunk four rows of statistics."""
+        padded = -(-rows // TILE) * TILE
+        chunks = -(-rows // CHUNK)
+        return heads * (padded * (3 * head_dim + FP32) + 4 * FP32 * chunks * head_dim)
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         out: torch.Tensor = import_module("h3_kernels.attention8").attention8(q, k, v)

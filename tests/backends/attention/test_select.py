@@ -176,6 +176,7 @@ def test_what_a_call_takes_beside_its_tensors() -> None:
     assert taken("sdpa") == taken("fa4") == taken("cudnn_sdpa") == 0
     assert taken("sage2") == 7 * values == taken("sdpa", "sage2") == taken("sol_attn")
     assert taken("kj_head_sliced") == (7 + 2) * values // 7
+    assert 3 * values < taken("h3_attn8") < 3.1 * values
     assert taken("sage3") > 16 * values + 4 * 56 * 295 * 37_810
     copied = attentions(H200, AttentionOptions(sage_layout="contiguous_nhd"))
     assert copied.workspace_bytes({"sage2"}, 37_810, 56, 128) == 13 * values
