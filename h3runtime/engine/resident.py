@@ -159,6 +159,7 @@ class ResidentEngine:
         self.attentions.fit({network.config.head_dim for network in networks}, why_no_gates(networks))
         # Its first call compiles what it needs; the reference needs nothing.
         self.attention, self.attention_why = self.attentions.choose(self.settings.attention)
+        self.models.vaes.video.build_encoder()
         self._startup["kernel_build_seconds"] = time.monotonic() - building
         encoder_hash = self.models.facts_of("text_encoder").sha256
         cache = PromptCache(self.settings.prompt_cache_bytes)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from h3runtime.backends.cnn.base import CnnSteps
+from h3runtime.backends.cnn.definition import DEFINITION
 from h3runtime.backends.vit.base import VitSteps
 from h3runtime.core import CHUNK_FRAMES, ShouldStop
 from h3runtime.errors import CheckpointError, InvalidRequest, JobCancelled, Offence, SettingsError
@@ -78,6 +79,15 @@ class VideoVae(nn.Module):
             self.decoder.steps = decoder
         if self.encoder is not None:
             self.encoder.take_steps(encoder)
+
+    @torch.no_grad()
+    def build_encoder(self) -> None:
+        """Encode a picture and a clip as small as can be, so that no request waits for a kernel to be compiled."""
+        if self.encoder is not None and self.encoder.steps is not DEFINITION:
+            device = next(self.parameters()).device
+            pixels = torch.zeros(FRAME_OVERLAP, SMALLEST_SIDE, SMALLEST_SIDE, 3, dtype=torch.uint8, device=device)
+            for frames in (1, FRAME_OVERLAP):
+                self.encode_moments(pixels[:frames])
 
     def decode_chunks(
         self,

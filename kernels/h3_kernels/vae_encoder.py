@@ -23,6 +23,8 @@ TILE: Final = 4096
 """Elements that a program holds at once."""
 STEPS: Final = 16
 """Tiles of a frame that one program adds up."""
+LEAST_CHUNKS: Final = 128
+"""Places for partial sums of a frame, in powers of two: what a frame of 256 x 256 pixels and 128 channels has."""
 LAYOUT: Final = torch.channels_last_3d
 
 
@@ -130,7 +132,7 @@ def _parameters(x: torch.Tensor, norm: GroupNorm, owed: torch.Tensor | None) -> 
         norm.eps,
         PER_PROGRAM=per_program,
         WIDTH=in_group,
-        CHUNKS=triton.next_power_of_2(chunks),
+        CHUNKS=max(triton.next_power_of_2(chunks), LEAST_CHUNKS),
         WIDTH_BLOCK=triton.next_power_of_2(in_group),
         num_warps=4,
     )

@@ -2,7 +2,8 @@
 """Device code of the video encoder's steps; `vae_encoder` launches it and says what every argument is.
 
 Frames are [B*T, H*W, C], channels last. Arithmetic is fp32; a value is rounded to the tensor's dtype (fp16 or fp32)
-wherever the definition stores it.
+wherever the definition stores it. Kernels are compiled for a number of channels, but not for sizes: a tile of another
+size waits for no compiler.
 """
 
 import triton
@@ -18,7 +19,7 @@ def _plus(y, owed, c, inside, dtype: tl.constexpr, OWED: tl.constexpr):
     return y
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels"])
 def moments_kernel(
     x,
     owed,
@@ -59,7 +60,7 @@ def moments_kernel(
     tl.store(out + channels, tl.sum(squares, 0) - total * mean, mask=c < channels)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["chunks", "pixels"])
 def parameters_kernel(
     partial,
     weight,
@@ -96,7 +97,7 @@ def parameters_kernel(
     tl.store(out + channels, tl.fma(-a, mean, b), mask=c < WIDTH)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["frames", "height", "width"])
 def pad_kernel(
     x,
     owed,
@@ -142,7 +143,7 @@ def pad_kernel(
     tl.store(out + there, y.to(dtype), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["pixels"])
 def join_kernel(
     shortcut,
     shortcut_owed,

@@ -35,7 +35,7 @@ def add_norm_kernel(x, update, scale, weight, out, width, eps, ADD: tl.constexpr
     tl.store(out + at + j, (y * r * w).to(dtype), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tokens"])
 def norm_rotate_kernel(
     qkv,
     out,
