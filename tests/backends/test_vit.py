@@ -7,9 +7,11 @@ import torch
 
 from h3runtime.backends.cnn import definition as cnn
 from h3runtime.backends.cnn.select import steps_named
+from h3runtime.backends.vit.cpu import CpuSteps
 from h3runtime.backends.vit.definition import TorchSteps
 from h3runtime.backends.vit.select import choose_steps, step_families, steps_choice
 from h3runtime.errors import BackendUnavailable, InvalidRequest
+from h3runtime.vae.video_decoder import coordinates, rotary_table
 from tests.vae.test_video_vae import latents_of, pixels_of, small_vae
 
 CPU = torch.device("cpu")
@@ -40,11 +42,27 @@ class Counting(TorchSteps):
         return super().gated(x)
 
 
-def test_a_cpu_takes_the_definition_and_says_why() -> None:
+def test_a_cpu_takes_its_own_and_says_why() -> None:
     chosen, why = choose_steps("auto", CPU)
     shown = steps_choice(chosen, why, CPU)
-    assert (chosen.name, shown.default, shown.available) == ("torch", "torch", ("torch",))
+    assert (chosen.name, shown.default, shown.available) == ("cpu", "cpu", ("cpu", "torch"))
     assert "needs a CUDA device" in shown.unavailable["triton"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32])
+def test_a_cpu_s_own_steps_equal_the_definition_bit_for_bit(dtype: torch.dtype) -> None:
+    made = torch.Generator().manual_seed(1)
+    cos, sin = rotary_table(coordinates((2, 3, 5), 5, dtype, CPU), 64)
+    qkv = torch.randn(2, 35, 3, 3, 64, generator=made).to(dtype)
+    x, update = (torch.randn(2, 35, 96, generator=made).to(dtype) for _ in range(2))
+    weight, scale = (torch.rand(96, generator=made).to(dtype) for _ in range(2))
+    ours, defined = CpuSteps(), TorchSteps()
+    assert torch.equal(ours.attend(qkv.clone(), cos, sin, 1e-5), defined.attend(qkv.clone(), cos, sin, 1e-5))
+    assert torch.equal(ours.norm(x, weight, 1e-5), defined.norm(x, weight, 1e-5))
+    both = zip(*(s.add_norm(x.clone(), update, scale, weight, 1e-5) for s in (ours, defined)), strict=True)
+    assert all(torch.equal(a, b) for a, b in both)
+    assert torch.isnan(ours.norm(x * torch.nan, weight, 1e-5)).all()
+    assert not ours.attend(qkv * torch.nan, cos, sin, 1e-5).any()
 
 
 def test_one_that_is_asked_for_and_can_t_run_is_an_error() -> None:
@@ -55,7 +73,8 @@ def test_one_that_is_asked_for_and_can_t_run_is_an_error() -> None:
 
 
 def test_every_family_has_steps_for_the_encoder() -> None:
-    assert [steps_named(family.name).name for family in step_families()] == [f.name for f in step_families()]
+    found = {family.name: steps_named(family.name).name for family in step_families()}
+    assert found == {"triton": "triton", "cpu": "torch", "torch": "torch"}
 
 
 def test_an_encoder_that_lies_with_channels_last_gives_the_same_latents() -> None:

@@ -6,6 +6,7 @@ import torch
 
 from h3runtime.backends.select import choose, listing
 from h3runtime.backends.vit.base import VitSteps
+from h3runtime.backends.vit.cpu import CpuSteps
 from h3runtime.backends.vit.definition import TorchSteps
 from h3runtime.backends.vit.triton import TritonSteps
 from h3runtime.core import BackendChoice
@@ -13,7 +14,7 @@ from h3runtime.core import BackendChoice
 
 def step_families() -> tuple[VitSteps, ...]:
     """All there are, the one that `auto` prefers first."""
-    return (TritonSteps(), TorchSteps())
+    return (TritonSteps(), CpuSteps(), TorchSteps())
 
 
 def choose_steps(name: str, device: torch.device) -> tuple[VitSteps, str]:
