@@ -20,10 +20,10 @@ costs itself alone, and is told.
 
     work = 2 S (parameters of the blocks' four linears) + 4 S^2 H D * blocks          (performance.md)
 
-Memory at the published sizes, S = 37,810: BF16 weights 66.3 GB, shared by all; high's codes 19.3; the peer's fc1 15.4;
-a forward 3.5 (ours) to 6 (peer). Together below 110 GB of an H200's 150. Time there: weights and imports 25 s, a round
-5.4 + 3.4 s and 6.3 + 5.7 of the peers, compiling about 40 s, floors 5 s a lane, loops of two steps 18 s: exact, high
-and both peers in three rounds 150 s; without `--peer-compiled` 95 s; `--scaling` 55 s more.
+On one H200 with the published sizes and S = 37,810, measured: BF16 weights 66.4 GB, shared by all; high's codes and the
+peer's fc1 make it 101.8; a forward takes 3.8 more (exact), 4.7 (high), 6.8 (peer). Weights, imports and kernels that
+compile 23 s, the compiled peer 10, a round of exact, high and both peers 22.4, floors 5, loops of two steps 20: 130 s
+for three rounds; `--scaling` 60 s more, `--lanes medium --steps 12` a minute.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ itself: `table_rows` reads them.
     attention, gemm, elementwise, vae     the scripts of those names
     block, block_fp8                      `h3runtime profile block --made-up`, blocks 0, 24, 49; with FP8 products
     step                                  `step.py`: lanes, floors, loops; with a peer also compiled
+    medium                                its lane of sparse attention, a whole loop of 12 steps
     request                               `request.py` with FLAGS, only where it is asked for
 
 On an H200 about twelve minutes with the peer, half of it with `--quick`: one round, and no compiled peer. `--only` may
@@ -96,7 +97,12 @@ def parts_of(asked: Asked) -> list[Part]:
         *(Part(name, (*_block(name, asked), *runs, *device), 90) for name in ("block", "block_fp8")),
     ]
     vae = Part("vae", (*_script("vae"), *peer, *_rounds(asked, "--runs"), *device, *_small(asked, "vae")), 420)
-    found = [*kernels, Part("step", (*_step(asked), *device), 360), vae]
+    found = [
+        *kernels,
+        Part("step", (*_step(asked), *device), 360),
+        Part("medium", (*_medium(asked), *device), 180),
+        vae,
+    ]
     if asked.request is not None:
         found.append(Part("request", (*_script("request"), *asked.request), 420))
     return found
@@ -144,8 +150,19 @@ def _block(name: str, asked: Asked) -> tuple[str, ...]:
 def _step(asked: Asked) -> tuple[str, ...]:
     peer = ("--peer", asked.peer) if asked.peer else ()
     compiled = ("--peer-compiled",) if asked.peer and not (asked.quick or asked.small) else ()
-    small = ("--sizes", "small", "--workload", "smoke-320x192-22f") if asked.small else ("--seconds", "240")
-    return (*_script("step"), *peer, *compiled, *_rounds(asked, "--rounds"), *small)
+    return (*_script("step"), *peer, *compiled, *_rounds(asked, "--rounds"), *_step_sizes(asked, 240))
+
+
+def _medium(asked: Asked) -> tuple[str, ...]:
+    peer = ("--peer", asked.peer) if asked.peer else ()
+    steps = ("--steps", "2" if asked.small else "12")
+    return (*_script("step"), "--lanes", "medium", *peer, "--rounds", "1", *steps, *_step_sizes(asked, 120))
+
+
+def _step_sizes(asked: Asked, seconds: int) -> tuple[str, ...]:
+    if asked.small:
+        return "--sizes", "small", "--workload", "smoke-320x192-22f"
+    return "--seconds", str(seconds)
 
 
 def run_all(parts: Sequence[Part], folder: Path) -> None:

@@ -141,10 +141,13 @@ def _of_lane(row: Mapping[str, Any]) -> Iterator[str]:
         yield ", ".join(row[key] for key in ("attention", "linear", "producers"))
     if row["floor_ms"] is not None:
         yield f"{row['above_floor_percent']:+.1f} % above its floor of {row['floor_ms']:.1f} ms"
+    if row["loop_ms"] is not None:
+        ratios = "".join(f", {ratio:.3f}x {peer}" for peer, ratio in row["loop_ratios"].items())
+        yield f"in the loop {row['loop_ms']:.1f} ms a step{ratios}"
     if row["overhead_percent"] is not None:
         yield f"host overhead {row['overhead_percent']:.2f} %"
     if row["waits"] is not None:
-        yield f"{row['waits']} waits of the host"
+        yield f"{row['waits']} wait{'s' * (row['waits'] != 1)} of the host"
     if (compiled := row["ratios"].get("diffusers, compiled")) is not None and row["attention"] is not None:
         yield f"{compiled['median']:.3f}x compiled"
 
@@ -192,6 +195,7 @@ READERS: Final[Mapping[str, Reader]] = MappingProxyType(
         "block": (_block, _unavailable),
         "block_fp8": (_block, _unavailable),
         "step": (_step, _step_notes),
+        "medium": (_step, _step_notes),
         "vae": (_vae, _unavailable),
         "request": (_request, _unavailable),
     }
