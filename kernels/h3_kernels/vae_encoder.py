@@ -134,6 +134,7 @@ def _parameters(x: torch.Tensor, norm: GroupNorm, owed: torch.Tensor | None) -> 
         WIDTH=in_group,
         CHUNKS=max(triton.next_power_of_2(chunks), LEAST_CHUNKS),
         WIDTH_BLOCK=triton.next_power_of_2(in_group),
+        INTERPRETED=bool(triton.knobs.runtime.interpret),
         num_warps=4,
     )
     return made

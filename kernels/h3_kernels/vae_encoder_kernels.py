@@ -74,8 +74,12 @@ def parameters_kernel(
     WIDTH: tl.constexpr,
     CHUNKS: tl.constexpr,
     WIDTH_BLOCK: tl.constexpr,
+    INTERPRETED: tl.constexpr,
 ):
-    """Of one frame and one group of WIDTH channels: norm(x) = a*x + b; parameters fp32 [frame, 2, C]."""
+    """Of one frame and one group of WIDTH channels: norm(x) = a*x + b; parameters fp32 [frame, 2, C]. On CUDA
+    PyTorch keeps mean and 1 / deviation in the dtype of x, on a CPU in fp32: in fp16 that moves a third of the values by
+    an ulp."""
+    dtype: tl.constexpr = weight.dtype.element_ty
     frame = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, WIDTH_BLOCK)
     channel = tl.program_id(1) * WIDTH + c
@@ -89,9 +93,13 @@ def parameters_kernel(
     mean = tl.sum(tl.sum(means * counts, 1), 0) / size
     off = tl.where(inside, means - mean, 0.0)
     variance = tl.sum(tl.sum(squares + counts * off * off, 1), 0) / size
+    r = tl.rsqrt(variance + eps)
+    if not INTERPRETED:
+        mean = mean.to(dtype).to(tl.float32)
+        r = r.to(dtype).to(tl.float32)
     w = tl.load(weight + channel, mask=c < WIDTH, other=0.0).to(tl.float32)
     b = tl.load(bias + channel, mask=c < WIDTH, other=0.0).to(tl.float32)
-    a = tl.rsqrt(variance + eps) * w
+    a = r * w
     out = parameters + frame * 2 * channels + channel
     tl.store(out, a, mask=c < WIDTH)
     tl.store(out + channels, tl.fma(-a, mean, b), mask=c < WIDTH)
