@@ -1,11 +1,13 @@
 """Pixels on their way in and out of the video VAE: RGB in [0, 1] <-> the ImageNet-normalised RGB the networks speak.
 
 No network, no tiles. `video_vae` calls it on both sides; the engine turns finished frames into bytes with `to_bytes`.
-Shapes: pixels are [F, H, W, 3] outside, [1, 3, F, H, W] inside.
+Shapes: pixels are [F, H, W, 3] outside, [1, 3, F, H, W] inside. A CPU takes one frame after the other through all
+operations, so that it stays in the cache, and no second clip is made in between: the numbers are the same.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 PIXEL_MEAN = (0.485, 0.456, 0.406)
@@ -39,22 +41,31 @@ def denormalise(decoded: torch.Tensor) -> torch.Tensor:
     """
     std = _per_channel(PIXEL_STD, decoded, decoded.dtype).float()
     mean = _per_channel(PIXEL_MEAN, decoded, decoded.dtype).float()
-    frames = (decoded.float() * std).add_(mean).clamp_(0, 1)
-    return frames[0].permute(1, 2, 3, 0)
+    if decoded.device.type == "cpu":
+        frames = torch.empty(decoded.shape[1:])
+        for index in range(decoded.shape[2]):
+            frame = frames[:, index].copy_(decoded[0, :, index])
+            frame.mul_(std[0, :, 0]).add_(mean[0, :, 0]).clamp_(0, 1)
+    else:
+        frames = (decoded.float() * std).add_(mean).clamp_(0, 1)[0]
+    return frames.permute(1, 2, 3, 0)
 
 
 def to_bytes(frames: torch.Tensor) -> torch.Tensor:
     """Frames in [0, 1], float -> uint8 of the same shape on the same device, contiguous, truncated as ComfyUI does
     (§6)."""
-    codes = (frames * 255).clamp_(0, 255).to(torch.uint8)
-    return codes if codes.is_contiguous() else _interleaved(codes)
+    if frames.device.type == "cpu" and frames.ndim == 4:
+        return _frame_by_frame(frames)
+    return (frames * 255).clamp_(0, 255).to(torch.uint8).contiguous()
 
 
-def _interleaved(codes: torch.Tensor) -> torch.Tensor:
-    """Planes behind a view [.., 3] -> the same, contiguous. On a CPU plane by plane, a third of a whole copy's time."""
-    if codes.device.type != "cpu":
-        return codes.contiguous()
-    pixels = torch.empty(codes.shape, dtype=codes.dtype)
-    for channel in range(codes.shape[-1]):
-        pixels[..., channel] = codes[..., channel]
-    return pixels
+def _frame_by_frame(frames: torch.Tensor) -> torch.Tensor:
+    """NumPy takes a third of PyTorch's time to make bytes, and two thirds to put planes together one by one. What isn't
+    finite becomes some byte."""
+    pixels = np.empty(frames.shape, np.uint8)
+    with np.errstate(invalid="ignore"):
+        for frame, whole in zip(frames.detach(), pixels, strict=True):
+            codes = (frame * 255).clamp_(0, 255).float().numpy().astype(np.uint8)
+            for channel in range(codes.shape[-1]):
+                whole[..., channel] = codes[..., channel]
+    return torch.from_numpy(pixels)
