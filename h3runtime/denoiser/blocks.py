@@ -152,8 +152,9 @@ class Mlp(nn.Module):
 
     def _rows(self, x: Activation, producers: Producers) -> torch.Tensor:
         codes = producers.gives_codes and reads_codes(self.fc2)
-        y = self.fc1(read_by(self.fc1, x, producers))
-        projected: torch.Tensor = self.fc2(read_by(self.fc2, producers.swiglu(y, codes=codes), producers))
+        # Not named: gate and value are gone once their product is there in codes.
+        gated = producers.swiglu(self.fc1(read_by(self.fc1, x, producers)), codes=codes)
+        projected: torch.Tensor = self.fc2(read_by(self.fc2, gated, producers))
         return projected
 
 
@@ -177,4 +178,6 @@ class Block(nn.Module):
         y = self.attn(x, call)
         codes = made.gives_codes and self.mlp.chunks == 1 and reads_codes(self.mlp.fc1)
         x = made.add_gated_norm_modulate(h, y, gate1, self.norm2.held, shift2, scale2, rows, codes=codes)
+        # The MLP is where a block is widest.
+        del y
         return made.add_gated_(h, self.mlp(x, made), gate2, rows)

@@ -1,0 +1,106 @@
+"""The formula of a block's widest place beside what is alive in one at the real sizes, tensor by tensor on the meta
+device: BF16 and FP8, attention with a workspace and without."""
+
+from __future__ import annotations
+
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from h3runtime.backends.linear import fp8
+from h3runtime.denoiser.blocks import AttentionCall
+from h3runtime.denoiser.timeline import RowMap
+from h3runtime.engine.memory_formulas import Computing, Steps, Workspace, nothing, sampling_bytes
+from tests.denoiser.test_block_ops import CONFIG, ROWS, Quiet, QuietAttention, block
+
+CODED = frozenset({"attn.qkv_proj", "mlp.fc1", "mlp.fc2"})
+
+
+class Alive(TorchDispatchMode):
+    """Bytes of storages that something refers to, and the most that there were."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = self.peak = 0
+        self._users: dict[int, int] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in made if isinstance(made, tuple | list) else (made,):
+            # A view of what was there before, a weight for one, is nothing new.
+            if isinstance(tensor, torch.Tensor) and not (func.is_view and self._is_strange(tensor)):
+                self._follow(tensor)
+        return made
+
+    def _is_strange(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage()._cdata not in self._users
+
+    def _follow(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key not in self._users:
+            self._users[key] = 0
+            self.now += storage.nbytes()
+            self.peak = max(self.peak, self.now)
+        self._users[key] += 1
+        weakref.finalize(tensor, self._leave, key, storage.nbytes())
+
+    def _leave(self, key: int, nbytes: int) -> None:
+        self._users[key] -= 1
+        if not self._users[key]:
+            del self._users[key]
+            self.now -= nbytes
+
+
+class Producers(Quiet):
+    """Makes no more than it hands out."""
+
+    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Any:
+        return super().swiglu(x, codes=True) if codes else x[:, : x.shape[1] // 2]
+
+
+class Attention(QuietAttention):
+    """With so many bytes a value beside its result."""
+
+    def __init__(self, copies: int) -> None:
+        self.copies = copies
+
+    def attend(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **layout: Any) -> torch.Tensor:
+        out = super().attend(q, k, v, **layout)
+        held = torch.empty(self.copies * q.numel(), dtype=torch.uint8, device="meta")
+        del held
+        return out
+
+    def bytes(self, rows: int, heads: int, head_dim: int) -> int:
+        return self.copies * rows * heads * head_dim
+
+
+@pytest.mark.parametrize("copies", [0, 3, 7])
+@pytest.mark.parametrize("coded", [False, True], ids=["bf16", "fp8"])
+def test_a_block_takes_what_is_estimated(monkeypatch: pytest.MonkeyPatch, coded: bool, copies: int) -> None:
+    monkeypatch.setattr(fp8, "_has_kernel", lambda *_: True)
+    made, attention = block(coded=coded), Attention(copies)
+    table = torch.empty(9, 6 * CONFIG.hidden, dtype=torch.bfloat16, device="meta")
+    with torch.no_grad(), Alive() as alive:
+        h = torch.empty(ROWS, CONFIG.hidden, dtype=torch.bfloat16, device="meta")
+        call = AttentionCall(attention, None, 0, Producers(codes=coded))
+        made(h, table, RowMap(((0, ROWS, 0),)), call)
+    assert alive.now == h.nbytes, "a block leaves nothing"
+    estimated = estimate(coded=coded, attention=attention.bytes if copies else nothing, made=made)
+    assert estimated / alive.peak == pytest.approx(1, abs=0.01)
+
+
+def estimate(*, coded: bool, attention: Workspace, made: Any) -> int:
+    """Of a block alone, without what the whole run keeps."""
+    linear = {name: made.get_submodule(name) for name in ("attn.qkv_proj", "attn.out_proj", "mlp.fc1", "mlp.fc2")}
+
+    def calls(name: str, rows: int) -> Any:
+        return linear[name].backend.call_bytes(linear[name].resident, rows, torch.bfloat16)
+
+    of_codes = CODED if coded else frozenset[str]()
+    how = Computing(torch.bfloat16, False, False, linear=calls, attention=attention, coded=of_codes)
+    whole, run = (sampling_bytes(CONFIG, how, Steps(rows, 1, 1, 1, 1)) for rows in (ROWS, 0))
+    return whole - run - 2 * 3 * CONFIG.rope_freqs * 2 * ROWS
