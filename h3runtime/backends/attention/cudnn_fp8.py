@@ -6,8 +6,12 @@ it gives (O, Stats, Amax_S, Amax_O). Hopper's kernel gives O in E4M3, Blackwell'
 per shape and executed with a dict of its tensors, a workspace and a handle whose stream was set.
 
     x8 = round(x * 448/amax|x|), descale = amax/448;  k without its mean over the rows, which softmax doesn't see
+    v without its mean over the rows, which is added to the result: each row of P sums to 1
     P is in [0, 1]: scale_s = 448, descale_s = 1/448, as the documentation has it for E4M3 without dropout
     |O| <= amax|v|, so scale_o = 448/amax|v| can't overflow, and the result is divided by it again
+
+Hopper adds FP8 products up in some 14 bits and cuts off the rest, so a mean of v that stays costs more with every row:
+on h3-nano's q, k, v the error was 3.5 % at 540 rows and 10 % at 9,400, where rounding alone gives 3 %.
 
 Measured on one H200 (cuDNN 9.19, unsmoothed, scales of 1): 50.0 ms at S = 37,810, 819 TFLOP/s, 6.1 % relative error.
 """
@@ -67,8 +71,8 @@ class CudnnFp8Attention(Kernel):
     name = "cudnn_fp8"
     tolerance = 0.15
     head_dims = (64, 128)
-    copies = 6.0
-    """q in FP8, k without its mean, that scaled, and in FP8; the result in FP8 is less."""
+    copies = 7.0
+    """q and k in FP8, v without its mean, that scaled, and in FP8; the result in FP8 and again in BF16 is less."""
 
     def __init__(self) -> None:
         self._planned: OrderedDict[tuple[int, ...], Planned] = OrderedDict()
@@ -82,14 +86,14 @@ class CudnnFp8Attention(Kernel):
         return device.why_without("cudnn")
 
     def call(self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        q8, k8, v8 = Quantised.of(q), Quantised.of(k - k.mean(dim=1, keepdim=True)), Quantised.of(v)
+        mean = v.mean(dim=1, keepdim=True)
+        q8, k8, v8 = Quantised.of(q), Quantised.of(k - k.mean(dim=1, keepdim=True)), Quantised.of(v - mean)
         with torch.cuda.device(q.device):
             planned = self._plan(q8.values)
             out = torch.empty(q.shape, dtype=planned.out_dtype, device=q.device)
             self._run(planned, q8, k8, v8, out)
-        if planned.out_dtype is torch.float8_e4m3fn:
-            return out.to(q.dtype) * v8.descale.to(q.dtype)
-        return out.to(q.dtype)
+        scale = v8.descale if planned.out_dtype is torch.float8_e4m3fn else torch.ones_like(v8.descale)
+        return torch.addcmul(mean, out.to(q.dtype), scale.to(q.dtype))
 
     def _run(self, planned: Planned, q: Quantised, k: Quantised, v: Quantised, out: torch.Tensor) -> None:
         one = torch.ones_like(q.descale)

@@ -199,14 +199,17 @@ def test_cudnn_fp8_scales_in_and_out(
 
 
 @pytest.mark.parametrize("factor", [1e-3, 1.0, 50.0])
-def test_cudnn_fp8_doesn_t_depend_on_the_size_of_v_or_the_mean_of_k(
+def test_cudnn_fp8_doesn_t_depend_on_the_size_of_v_or_the_means_of_k_and_v(
     cudnn: FakeCudnn, monkeypatch: pytest.MonkeyPatch, factor: float
 ) -> None:
     on(monkeypatch, (9, 0))
     q, k, v = qkv()
     given = q, k + 20, v * factor
     assert relative_error(CudnnFp8Attention().call(*given), reference(*given)) < 0.12
-    assert len(cudnn.built) == 1
+    moved = q, k, (v + 4) * factor
+    out, wanted = CudnnFp8Attention().call(*moved), reference(*moved)
+    assert relative_error(out - 4 * factor, wanted - 4 * factor) < 0.1, "BF16 alone has 0.04"
+    assert len(cudnn.built) == 2
 
 
 def test_cudnn_fp8_plans_once_a_shape_and_keeps_a_few(cudnn: FakeCudnn, monkeypatch: pytest.MonkeyPatch) -> None:
