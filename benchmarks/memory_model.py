@@ -56,8 +56,8 @@ from h3runtime.errors import JobCancelled, JobError
 from h3runtime.settings import resolve
 
 GIB: Final = 2**30
-LOOKS: Final = 12
-"""Of a run at whether to stop, from the begin of its sampling on: two in a block, so some four blocks are done."""
+CALLS: Final = 4
+"""Of attention, after which a run is stopped: three blocks are done, and all are alike."""
 
 
 @dataclass(frozen=True)
@@ -230,28 +230,31 @@ def held(engine: ResidentEngine) -> int:
 class _Stopper:
     """Lets a run sample a few blocks and takes the peak that the allocator had in them."""
 
-    def __init__(self, device: torch.device) -> None:
-        self.peak, self._device, self._looks, self._stage = 0, device, 0, ""
+    def __init__(self, engine: ResidentEngine) -> None:
+        self.peak, self._device, self._tally = 0, engine.device, engine.attentions.tally
+        self._before, self._stage = self._calls(), ""
 
     def on_progress(self, progress: Progress) -> None:
         self._stage = progress.stage
 
     def should_stop(self) -> bool:
-        self._looks += self._stage == "sampling"
-        if self._looks < LOOKS:
+        if self._stage != "sampling" or self._calls() - self._before < CALLS:
             return False
         if self._device.type == "cuda":
             self.peak = int(torch.cuda.max_memory_allocated(self._device))
         return True
 
+    def _calls(self) -> int:
+        return sum(self._tally.dispatches.values())
+
 
 def sampled(engine: ResidentEngine, spec: GenerateSpec) -> dict[str, Any]:
     """The sampling's peak, of as much of it as was run. On a CPU there is none."""
     estimate, began = engine.estimate(spec), time.monotonic()
-    stopper = _Stopper(engine.device)
     # A first call of a backend may compile, and compares it with fp32: no part of what it takes.
     if spec.attention is not None:
         engine.attentions.choose(spec.attention)
+    stopper = _Stopper(engine)
     with suppress(JobCancelled):
         engine.generate(spec, stopper.on_progress, stopper.should_stop)
     memory = estimate.memory
@@ -269,6 +272,9 @@ def sampled(engine: ResidentEngine, spec: GenerateSpec) -> dict[str, Any]:
 
 def figures(engine: ResidentEngine, spec: GenerateSpec) -> dict[str, Any]:
     """`ratio`: predicted / measured; `above`: the same without what the engine holds anyway."""
+    # Nothing is known of a request's conditions when it is admitted.
+    engine.conditioner.cache.clear()
+    engine.media_cache.clear()
     estimate = engine.estimate(spec)
     base = estimate.memory["weights_bytes"] + estimate.memory["process_bytes"]
     began = time.monotonic()
