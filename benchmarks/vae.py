@@ -1,10 +1,10 @@
 """The video VAE, decode and encode: `vae.py [--peer diffusers] [--frames F] [--sizes small] [--output R.json]`.
 
-Random weights at the published sizes (`small`: a look without a GPU), random latents and pixels of one clip. After a
-warm-up on the shortest clip each way runs once in every round, so that all share what the machine does meanwhile;
-`unbatched`, which the others are compared with, runs in the first one alone. Prints every run as it ends and a table;
-with `--output`, writes JSON after every round. Does not judge. At the published size one round of all ways takes about
-25 s on an H200.
+Random weights at the published sizes (`small`: a look without a GPU), random latents and pixels of one clip. Every way
+first runs on the shortest clip of that size, where it is compared with `unbatched`; then once in every round, so that
+all share what the machine does meanwhile. `unbatched` runs in the first round alone. Prints every run as it ends and a
+table; with `--output`, writes JSON after every round of a half. Does not judge. At the published size on an H200 a
+round of decodes takes some 25 s, one of encodes 30 s; `--ways fused,diffusers` and `--encode-runs 1` make it shorter.
 
     fused        tiles at once and the steps between products in one pass each (`--vae-fused triton`), if they can run
     batched      tiles at once as the engine runs them, one by one on a CPU; plain PyTorch
@@ -16,7 +16,8 @@ with `--output`, writes JSON after every round. Does not judge. At the published
     chunk ms     of 17 frames
     frames/s     over the median
     peak         bytes above the weights that PyTorch's allocator handed out; nothing on a CPU, which doesn't count them
-    PSNR         of 8-bit RGB against the unbatched way (decode); of an encode the relative L2 of its latents
+    PSNR         of 8-bit RGB against the unbatched way (decode), of an encode the relative L2 of its latents; both of
+                 the shortest clip
     ratio        the peer's median over this one's
 """
 
@@ -28,7 +29,7 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
@@ -150,18 +151,20 @@ def measure(asked: Asked, device_name: str, output: Path | None = None) -> dict[
     say(f"made the VAE{'' if peer is None else ' and the peer of it'}")
     latents = torch.randn(1, 24, encoded_latents(asked.frames), asked.height // 16, asked.width // 16, device=device)
     pixels = torch.randint(0, 256, (asked.frames, asked.height, asked.width, 3), dtype=torch.uint8, device=device)
-    short, few = latents[:, :, : encoded_latents(SHORTEST)], pixels[:SHORTEST]
-    rows: list[Row] = []
+    halves = (
+        Half("decode", decodes(vae, peer, latents), asked.ways, asked.runs),
+        Half("encode", encodes(vae, peer, pixels), asked.ways, asked.encode_runs),
+    )
+    halves[0].compare(decodes(vae, peer, latents[:, :, : encoded_latents(SHORTEST)])[0])
+    halves[1].compare(encodes(vae, peer, pixels[:SHORTEST])[0])
     report: dict[str, Any] = {}
-    for ways, warm, runs in (
-        (decodes(vae, peer, latents), decodes(vae, peer, short), asked.runs),
-        (encodes(vae, peer, pixels), encodes(vae, peer, few), asked.encode_runs),
-    ):
-        for found in _rounds(ways, warm, runs, asked, device):
-            report = _report(asked, place.name, device, [*rows, *found])
-            if output is not None:
-                output.write_text(json.dumps(report, indent=2) + "\n")
-        rows += found
+    for number, half in ((n, half) for n in range(1, 1 + max(asked.runs, asked.encode_runs)) for half in halves):
+        if number > half.runs:
+            continue
+        half.time(number, device)
+        report = _report(asked, place.name, device, [row for part in halves for row in part.rows(asked)])
+        if output is not None:
+            output.write_text(json.dumps(report, indent=2) + "\n")
     return report
 
 
@@ -241,62 +244,62 @@ def error_of(one: torch.Tensor, other: torch.Tensor) -> float:
 
 @dataclass(slots=True)
 class Measured:
-    """One way so far. judged: against the unbatched result, of its first run."""
+    """One way so far. judged: against the unbatched result, of the shortest clip."""
 
     times: list[float] = field(default_factory=list)
     peak: int | None = None
     judged: float = math.nan
 
 
-def _rounds(
-    given: tuple[dict[str, Way], Judge, str],
-    warm: tuple[dict[str, Way], Judge, str],
-    runs: int,
-    asked: Asked,
-    device: torch.device,
-) -> Iterator[list[Row]]:
-    """The rows of one half after every round."""
-    ways, judge, half = given
-    ways = {name: way for name, way in ways.items() if name in asked.ways}
-    began = time.monotonic()
-    for name in ways:
-        warm[0][name]()
-    found = {name: Measured() for name in ways}
-    wanted: torch.Tensor | None = None
-    for number in range(1, runs + 1):
-        for name, way in ways.items():
-            if name == "unbatched" and number > 1:
-                continue
-            made = _timed(way, found[name], device)
-            if number == 1:
-                wanted = made if wanted is None else wanted
-                if made.shape != wanted.shape:
-                    raise invalid([Offence("frames", f"{name} gives {list(made.shape)}", f"{list(wanted.shape)}")])
-                found[name].judged = judge(made, wanted)
-            del made
-            took, after = found[name].times[-1], time.monotonic() - began
-            print(f"{half} {name} {number}: {took:.1f} ms; {after:.1f} s after the half began", flush=True)
-        wanted = None
-        peer = median(found["diffusers"].times) if "diffusers" in found else None
-        yield [_row(half, name, one, asked, peer) for name, one in found.items()]
+class Half:
+    """Decode or encode: its ways and what was found of each. ways: as `decodes` gives them; names: of those asked for;
+    runs: rounds."""
+
+    def __init__(self, name: str, given: tuple[dict[str, Way], Judge, str], names: Sequence[str], runs: int) -> None:
+        every, self._judge, _ = given
+        self.name, self.runs = name, runs
+        self._ways = {name: way for name, way in every.items() if name in names}
+        self._found = {name: Measured() for name in self._ways}
+
+    def compare(self, short: Mapping[str, Way]) -> None:
+        """short: the same ways of the shortest clip."""
+        wanted = short["unbatched"]()
+        for name, found in self._found.items():
+            made = short[name]()
+            if made.shape != wanted.shape:
+                raise invalid([Offence("frames", f"{name} gives {list(made.shape)}", f"{list(wanted.shape)}")])
+            found.judged = self._judge(made, wanted)
+            print(f"{self.name} {name}: compared, {found.judged:.3g}", flush=True)
+
+    def time(self, number: int, device: torch.device) -> None:
+        """Round `number`, from 1 on."""
+        for name, way in self._ways.items():
+            if name != "unbatched" or number == 1:
+                _timed(way, self._found[name], device)
+                print(f"{self.name} {name} {number}: {self._found[name].times[-1]:.1f} ms", flush=True)
+
+    def rows(self, asked: Asked) -> list[Row]:
+        """Of every way that ran."""
+        peer = self._found.get("diffusers")
+        base = median(peer.times) if peer is not None and peer.times else None
+        return [_row(self.name, name, one, asked, base) for name, one in self._found.items() if one.times]
 
 
-def _timed(way: Way, into: Measured, device: torch.device) -> torch.Tensor:
+def _timed(way: Way, into: Measured, device: torch.device) -> None:
     if device.type != "cuda":
         begun = time.perf_counter()
-        made = way()
+        way()
         into.times.append(1e3 * (time.perf_counter() - begun))
-        return made
+        return
     before = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
     start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     start.record()
-    made = way()
+    way()
     end.record()
     torch.cuda.synchronize(device)
     into.times.append(float(start.elapsed_time(end)))
     into.peak = max(into.peak or 0, torch.cuda.max_memory_allocated(device) - before)
-    return made
 
 
 def _row(half: str, name: str, found: Measured, asked: Asked, peer: float | None) -> Row:
@@ -407,8 +410,8 @@ def _asked(given: argparse.Namespace) -> Asked:
     if given.frames < 22 or (given.frames - 5) % CHUNK_FRAMES:
         offences.append(Offence("frames", str(given.frames), "17 k + 5, 22 or more: what both decode and encode take"))
     strange = [name for name in given.ways if name not in WAYS]
-    if strange or "unbatched" not in given.ways:
-        offences.append(Offence("ways", ", ".join(given.ways), f"some of {', '.join(WAYS)}, and unbatched always"))
+    if strange or not given.ways:
+        offences.append(Offence("ways", ", ".join(given.ways), f"some of {', '.join(WAYS)}"))
     if offences:
         raise invalid(offences)
     return Asked(

@@ -77,8 +77,8 @@ def parameters_kernel(
     INTERPRETED: tl.constexpr,
 ):
     """Of one frame and one group of WIDTH channels: norm(x) = a*x + b; parameters fp32 [frame, 2, C]. On CUDA
-    PyTorch keeps mean and 1 / deviation in the dtype of x, on a CPU in fp32: in fp16 that moves a third of the values by
-    an ulp."""
+    PyTorch keeps mean and 1 / deviation in the dtype of x, on a CPU in fp32: in fp16 that moves a third of the values
+    by an ulp."""
     dtype: tl.constexpr = weight.dtype.element_ty
     frame = tl.program_id(0).to(tl.int64)
     c = tl.arange(0, WIDTH_BLOCK)

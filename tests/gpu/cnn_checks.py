@@ -19,10 +19,10 @@ PADDINGS = ((2, 1), (2, 0), (0, 1), (0, 0))
 def check(size: tuple[int, ...], device: torch.device, dtype: torch.dtype) -> float:
     """size: B, C, T, H, W, with a mean that is no zero. Padding and sums bit for bit; normed values within two ulps of
     the largest. The greatest share that differs."""
-    source = torch.Generator().manual_seed(0)
+    source = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=source).to(device, dtype)
+        return torch.randn(shape, generator=source, device=device).to(dtype)
 
     x = random(*size) * 2 + 3
     norm = FrameNorm(random(size[1]), random(size[1]), GROUPS, EPS)
