@@ -67,7 +67,7 @@ def sample(sampler: str, x: torch.Tensor, sigmas: torch.Tensor, denoiser: Denois
     Raises InvalidRequest for an unknown sampler, before the first network call.
     """
     update = find_sampler(sampler)
-    levels, divisors = sigmas.tolist(), sigmas.to(x.device)
+    levels, divisors = sigmas.tolist(), sigmas.to(x.device, non_blocking=True)
     before = None
     for index in range(len(levels) - 1):
         denoised = denoiser(x, index)

@@ -61,7 +61,9 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     for nothing, so values are not looked at.
     """
     low, high = x.aminmax(dim=1, keepdim=True)
-    scale = (torch.maximum(-low, high).float() / E4M3_MAX).clamp_(min=SMALLEST_SCALE)
+    # On CUDA a division by a number is a product with its reciprocal, which is another scale now and then.
+    largest = torch.full((), E4M3_MAX, device=x.device)
+    scale = (torch.maximum(-low, high).float() / largest).clamp_(min=SMALLEST_SCALE)
     return codes_of(x, scale), scale
 
 

@@ -129,7 +129,8 @@ def check_fp8(given: Inputs) -> None:
 def fp8_rows(x: torch.Tensor) -> producers.Fp8Rows:
     """`quant.fp8`'s rule with a scale per row, in plain torch."""
     wide = x.float()
-    scale = (wide.abs().amax(1, keepdim=True) / 448.0).clamp(min=1e-30)
+    # A true division: by a number, CUDA multiplies with the reciprocal.
+    scale = (wide.abs().amax(1, keepdim=True) / torch.full((), 448.0, device=x.device)).clamp(min=1e-30)
     codes = (wide * (1.0 / scale)).clamp(-448.0, 448.0).to(torch.float8_e4m3fn)
     return producers.Fp8Rows(codes, scale[:, 0])
 

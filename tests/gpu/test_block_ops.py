@@ -45,6 +45,7 @@ def block(cuda: torch.device, request: pytest.FixtureRequest) -> Block:
     return made
 
 
+@pytest.mark.filterwarnings("ignore")  # libraries warn of themselves when they are imported and compiled
 @pytest.mark.parametrize("backend", [SdpaAttention(), CudnnSdpaAttention(), Fa4Attention(), H3Attn8Attention()])
 def test_nothing_is_copied_for_a_kernel(cuda: torch.device, block: Block, backend: Any, note: Note) -> None:
     if (why := backend.why_unavailable(device_facts(cuda))) is not None:

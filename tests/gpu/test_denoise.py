@@ -9,6 +9,7 @@ from h3runtime.denoiser.masks import Masks
 from h3runtime.errors import JobCancelled, NumericalError
 from tests.denoiser import tiny
 from tests.denoiser.test_denoise import run
+from tests.gpu.waits import forbid_waits, waits_allowed_again
 from tests.parity.dit_case import build
 
 pytestmark = pytest.mark.gpu
@@ -70,12 +71,10 @@ def test_no_step_waits_for_the_device(sampler) -> None:
 
     def on_step(step) -> None:
         seen.append(step.index)
-        torch.cuda.set_sync_debug_mode("error")
+        forbid_waits()
 
-    try:
+    with waits_allowed_again():
         run(model, SamplerSettings(6, sampler), LAYOUT, device=CUDA, dtype=torch.bfloat16, on_step=on_step)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert seen == list(range(6))
 
 

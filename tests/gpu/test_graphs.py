@@ -23,6 +23,7 @@ from tests.denoiser import tiny
 from tests.denoiser.test_denoise import text
 from tests.gpu import requests
 from tests.gpu.conftest import Note
+from tests.gpu.waits import forbid_waits, waits_allowed_again
 from tests.parity.dit_case import build
 
 pytestmark = pytest.mark.gpu
@@ -84,12 +85,10 @@ def test_no_replayed_step_waits_for_the_device() -> None:
 
     def on_step(step: Any) -> None:
         seen.append(step.index)
-        torch.cuda.set_sync_debug_mode("error")
+        forbid_waits()
 
-    try:
+    with waits_allowed_again():
         run(network, SamplerSettings(6), on_step=on_step)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
     assert seen == list(range(6))
 
 
