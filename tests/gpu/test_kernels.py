@@ -10,6 +10,7 @@ from h3runtime.backends.fused.definition import TorchProducers
 from h3runtime.backends.fused.triton import TritonProducers
 from tests.denoiser import tiny
 from tests.gpu.conftest import Note
+from tests.parity.dit_case import build
 
 pytestmark = pytest.mark.gpu
 
@@ -68,7 +69,8 @@ def test_silu_has_pytorch_s_bits_for_every_bf16(cuda: torch.device) -> None:
 
 def test_a_forward_of_the_network_is_close(cuda: torch.device, note: Note) -> None:
     """bf16, all producers at once; a norm's last bit moves what follows by rounding alone."""
-    packed, model = tiny.layout(), tiny.dit().to(cuda)
+    weights = {name: tensor.to(cuda) for name, tensor in tiny.weights().items()}
+    packed, model = tiny.layout(), build(weights, torch.bfloat16, tiny.CONFIG)
     made = []
     for family in (TorchProducers(), TritonProducers()):
         model.producers = family
