@@ -23,7 +23,8 @@ P_SHIFT: Final = 8.0
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """q, k codes as fp32 [G, S, D], v [G, S, D]; q_scales [G, S], k_scales [G, blocks], v_scales, v_mean [G, D]."""
+    """q, k, v codes as fp32 [G, S, D]; q_scales [G, S], k_scales [G, blocks], v_scales [G, D]; v_mean [G, D], less what
+    the codes of v average to."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -34,7 +35,7 @@ class Emulated:
     v_mean: torch.Tensor
 
 
-def emulate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, keys: int = 128) -> torch.Tensor:
+def emulate(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, keys: int = 256) -> torch.Tensor:
     """[B, S, H, D] -> the same in q's dtype; `keys`: rows of a block of keys."""
     made = attend(quantized(q, k, v, keys=keys), keys)
     return made.view(q.shape[0], q.shape[2], *made.shape[1:]).transpose(1, 2).to(q)
@@ -49,15 +50,16 @@ def quantized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, keys: int) -
     spread = k_scales.repeat_interleave(keys, 1)[:, : k.shape[1], None]
     v_mean = v.mean(1)
     v_scales = _scale(torch.maximum(v.amax(1) - v_mean, v_mean - v.amin(1)), E4M3_MAX)
+    v = _e4m3((v - v_mean.unsqueeze(1)) * (1.0 / v_scales).unsqueeze(1))
     softmax_scale = torch.tensor(math.log2(math.e) / math.sqrt(q.shape[2]), dtype=torch.float32, device=q.device)
     return Emulated(
         q=(q * (1.0 / q_scales).unsqueeze(2)).round(),
         k=(k * (1.0 / spread)).round(),
-        v=_e4m3((v - v_mean.unsqueeze(1)) * (1.0 / v_scales).unsqueeze(1)),
+        v=v,
         q_scales=q_scales * softmax_scale,
         k_scales=k_scales,
         v_scales=v_scales,
-        v_mean=v_mean,
+        v_mean=v_mean - v.mean(1) * v_scales,
     )
 
 

@@ -3,18 +3,17 @@
 
 A program has 128 queries of one head and three groups of four warps:
 
-    producer    copies blocks of 128 keys and values to shared memory, STAGES of each ahead (`Ring`)
-    2 consumers of 64 queries each, block after block i:
-        tensor cores    x(i) = q k(i)^T, and behind it acc += p(i-1) v(i-1), both started and left alone
-        meanwhile       maximum, exp2 and sums of x(i), as soon as x(i) is there
+    producer      copies blocks of 256 keys and values to shared memory, STAGES of each ahead (`Ring`)
+    2 consumers   of 64 queries each, block after block: x = q k^T by the tensor cores; maximum, exp2 and sums; p v by
+                  the tensor cores again
 
-Each consumer's tensor cores thus have p v to do while it takes exponentials, and the consumers take turns at starting
-(`turns`): while one waits for its x the other is at its exponentials. The tile, the registers (240 a thread for a
-consumer: x 64, acc 64, p 64 and 16 in 8 bits; 24 for the producer) and the waits are chosen so that ptxas neither
-spills nor waits between the products, which it does silently where an accumulator is in flight across a loop's end.
+Nothing overlaps inside a consumer, and nothing orders the two: they drift apart until one's exponentials run beside the
+other's products. Starting the next product early, and handing turns from one to the other, were both tried and slower,
+since blocks then have 128 keys, for want of registers, and every block costs a pass over acc. Of a consumer's 240
+registers a thread (24 for the producer) x takes 128, acc 64; p in 8 bits takes 32 and p v 64 when x is done with.
 
-The tensor cores keep 14 bits of an FP8 product's running sum. After every PROMOTE blocks it is added, in FP32, to one
-held in shared memory, where it costs no register: what is small beside the sum of a whole sequence is not lost.
+The tensor cores keep 14 bits of an FP8 product's running sum. They add up one block alone; acc is FP32, and as it has
+to be faded for every block anyway, adding to it costs nothing.
 
 Padded keys and the folded conversion of INT32 are those of `attention8_kernels`, the order of v's keys that of
 `attention8_quantize`.
@@ -39,17 +38,15 @@ P_SHIFT = gl.constexpr(8.0)
 D = gl.constexpr(128)
 ROWS = gl.constexpr(64)
 """Queries of a consumer: what one product takes."""
-KEYS = gl.constexpr(128)
+KEYS = gl.constexpr(256)
 CONSUMERS = gl.constexpr(2)
 STAGES = gl.constexpr(2)
-PROMOTE = gl.constexpr(8)
 SUMS = gl.constexpr(gl.NVMMADistributedLayout(version=[3, 0], warps_per_cta=[4, 1], instr_shape=[16, 128, 32]))
 """A product's result over the threads of a consumer, of x and of acc alike."""
 PER_ROW = gl.constexpr(gl.SliceLayout(1, SUMS.value))
 PER_CHANNEL = gl.constexpr(gl.SliceLayout(0, SUMS.value))
 LEFT = gl.constexpr(gl.DotOperandLayout(operand_index=0, parent=SUMS.value, k_width=4))
 """An 8-bit left operand in registers."""
-HELD = gl.constexpr(gl.SwizzledSharedLayout(vec=1, per_phase=1, max_phase=1, order=[1, 0]))
 
 
 def attend(
@@ -155,47 +152,27 @@ def _produce(q_codes, k_codes, v_codes, queries, keys, values, q_row, k_row, v_r
 
 
 @gluon.jit
-def _consume(ME: gl.constexpr, queries, keys, values, turns, held, q_scales, row, shared):
+def _consume(ME: gl.constexpr, queries, keys, values, q_scales, row, shared):
     """Pointers are those of this head; q_scales that of this program's first query, which is number `row`."""
     k_scales, v_scales, v_mean, out, row_stride, rows, blocks = shared
-    OTHER: gl.constexpr = (ME + 1) % CONSUMERS
     row += ME * ROWS
-    held = held.index(ME)
     q_scale = gl.load(q_scales + ME * ROWS + gl.arange(0, ROWS, layout=PER_ROW))
     high = gl.full([ROWS], -1e30, gl.float32, PER_ROW)
     total = gl.zeros([ROWS], gl.float32, PER_ROW)
     acc = gl.zeros([ROWS, D], gl.float32, SUMS)
+    none = gl.zeros([ROWS, D], gl.float32, SUMS)
     origin = gl.full([ROWS, KEYS], ORIGIN_BITS, gl.int32, SUMS)
     queries.wait(ME)
     q = queries.tiles.index(ME)
-    mbarrier.wait(turns.index(ME), 0)
-    sums = warpgroup_mma_wait(0, deps=[warpgroup_mma(q, keys.take(0), origin, is_async=True)])
-    mbarrier.arrive(turns.index(OTHER), count=1)
-    keys.release(0)
-    p, high, total, fade = _softmax(sums, high, total, q_scale * gl.load(k_scales))
-    held.store(acc)
-    reached = high
-    for start in range(1, blocks, PROMOTE):
-        for i in range(start, min(start + PROMOTE, blocks)):
-            scale = q_scale * gl.load(k_scales + i)
-            k = keys.take(i)
-            mbarrier.wait(turns.index(ME), i & 1)
-            sums = warpgroup_mma(q, k, origin, is_async=True)
-            # p crosses the loop in FP32: bytes would be taken apart and put together again.
-            acc = warpgroup_mma(_left(p), values.take(i - 1), acc, is_async=True)
-            mbarrier.arrive(turns.index(OTHER), count=1)
-            sums = warpgroup_mma_wait(1, deps=[sums])
-            keys.release(i)
-            p, high, total, fade = _softmax(sums, high, total, scale)
-            # No wait, since v is there, but a branch: ptxas would move the next wait before the exponentials.
-            values.wait(i - 1)
-            acc = warpgroup_mma_wait(0, deps=[acc]) * fade[:, None]
-            values.release(i - 1)
-        held.store(held.load(SUMS) * _exp2(reached - high)[:, None] + acc)
-        reached = high
-        acc = gl.zeros([ROWS, D], gl.float32, SUMS)
-    acc = warpgroup_mma_wait(0, deps=[warpgroup_mma(_left(p), values.take(blocks - 1), acc, is_async=True)])
-    acc += held.load(SUMS) * _exp2(reached - high)[:, None]
+    for i in range(blocks):
+        scale = q_scale * gl.load(k_scales + i)
+        sums = warpgroup_mma_wait(0, deps=[warpgroup_mma(q, keys.take(i), origin, is_async=True)])
+        keys.release(i)
+        p, high, total, fade = _softmax(sums, high, total, scale)
+        part = warpgroup_mma(_left(p), values.take(i), none, use_acc=False, is_async=True)
+        part = warpgroup_mma_wait(0, deps=[part])
+        values.release(i)
+        acc = acc * fade[:, None] + part
     total -= (blocks * KEYS - rows) * _exp2(P_SHIFT - high)
     d = gl.arange(0, D, layout=PER_CHANNEL)
     result = acc * (1.0 / total)[:, None] * gl.load(v_scales + d)[None, :] + gl.load(v_mean + d)[None, :]
@@ -228,11 +205,6 @@ def attention8_hopper_kernel(
     queries = _ring(q_codes, CONSUMERS, 1)
     keys = _ring(k_codes, STAGES, CONSUMERS)
     values = _ring(v_codes, STAGES, CONSUMERS)
-    held = gl.allocate_shared_memory(gl.float32, [CONSUMERS, ROWS, D], HELD)
-    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
-    for consumer in gl.static_range(CONSUMERS):
-        mbarrier.init(turns.index(consumer), count=1)
-    mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
     q_scales += first + row
     k_scales += which * blocks
@@ -242,8 +214,8 @@ def attention8_hopper_kernel(
     shared = k_scales, v_scales, v_mean, out, row_stride, rows, blocks
     gl.warp_specialize(
         [
-            (_consume, (0, queries, keys, values, turns, held, q_scales, row, shared)),
-            (_consume, (1, queries, keys, values, turns, held, q_scales, row, shared)),
+            (_consume, (0, queries, keys, values, q_scales, row, shared)),
+            (_consume, (1, queries, keys, values, q_scales, row, shared)),
             (_produce, (q_codes, k_codes, v_codes, queries, keys, values, first + row, first, which * D, blocks)),
         ],
         [4, 4],

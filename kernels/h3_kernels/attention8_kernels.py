@@ -65,7 +65,8 @@ def attention8_kernel(
         p = tl.permute(tl.reshape(p, [BLOCK_M, BLOCK_N // 16, 2, 4, 2]), [0, 1, 3, 2, 4])
         p = to_e4m3(tl.reshape(p, [BLOCK_M, BLOCK_N]), INTERPRETED)
         v = v_codes.load([which * D, block * BLOCK_N])
-        acc = tl.dot(p, v.T, acc * fade[:, None])
+        # A tensor core keeps 14 bits of an FP8 sum: of a block's own it may, of a whole sequence's not.
+        acc = acc * fade[:, None] + tl.dot(p, v.T)
         high = higher
     total -= (blocks * BLOCK_N - rows) * tl.math.exp2(P_SHIFT - high)
     d = which * D + tl.arange(0, D)

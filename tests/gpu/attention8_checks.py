@@ -20,6 +20,18 @@ def made(
     return q, k, v
 
 
+def two_sides(rows: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k, v [1, S, 1, 128]: every query sees one half of the keys alone, all of it alike, and there v is near 1; it
+    is near -1 in the other, so that no mean over S takes it away."""
+    source = torch.Generator().manual_seed(rows)
+    q, k, v = (torch.randn(1, rows, 1, 128, generator=source) for _ in range(3))
+    side = torch.ones(rows).view(1, -1, 1, 1)
+    side[:, rows // 2 :] = -1
+    made = 0.3 * q + 1, 0.3 * k + side, 0.5 * v + side
+    q, k, v = (x.to(device, torch.bfloat16) for x in made)
+    return q, k, v
+
+
 def relative(got: torch.Tensor, wanted: torch.Tensor) -> float:
     return float((got.float() - wanted.float()).norm() / wanted.float().norm())
 
