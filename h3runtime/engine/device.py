@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from h3runtime.engine.heap import trim
+from h3runtime.engine.heap import LEFT_BYTES, trim
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.observe import memory
 from h3runtime.vae.tile_batch import ROOM
@@ -53,7 +53,7 @@ class PeakMeter:
             torch.cuda.reset_peak_memory_stats(self._device)
         else:
             # glibc keeps what it is given back, in pieces that the next stage can't use: peaks would add up.
-            trim()
+            trim(above=LEFT_BYTES)
             memory.reset_peak()
 
     def end(self, stage: str) -> None:
