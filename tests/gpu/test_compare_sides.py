@@ -10,7 +10,7 @@ from tests.gpu.conftest import Note
 
 pytestmark = pytest.mark.gpu
 
-CUDA = ("--device", "cuda", "--steps", "4")
+CUDA = ("--device", "cuda")
 
 
 def parts_of(facts: dict[str, Any]) -> dict[str, float]:
@@ -22,14 +22,21 @@ def parts_of(facts: dict[str, Any]) -> dict[str, float]:
     return found
 
 
+def told(capsys: pytest.CaptureFixture[str], out: Path, *sides: str) -> dict[str, Any]:
+    """The facts of a comparison that came to its end."""
+    code, facts, err = compare(capsys, out, "--steps", "4", *sides)
+    assert code == 0 and facts, err
+    return facts
+
+
 def test_equal_sides_are_equal_to_the_bit(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    _, facts, _ = compare(capsys, tmp_path / "ab", *CUDA, "--a", "linear=dequant", "--b", "linear=dequant")
+    facts = told(capsys, tmp_path / "ab", *CUDA, "--a", "linear=dequant", "--b", "linear=dequant")
     assert facts["identical"] and facts["engines"] == "shared"
 
 
 def test_four_bit_products_are_told_apart(capsys: pytest.CaptureFixture[str], tmp_path: Path, note: Note) -> None:
     out = tmp_path / "ab"
-    _, facts, _ = compare(capsys, out, *CUDA, "--a", "linear=dequant", "--b", "linear=nvfp4_emulated")
+    facts = told(capsys, out, *CUDA, "--a", "linear=dequant", "--b", "linear=nvfp4_emulated")
     assert sorted(path.name for path in out.iterdir()) == FILES and facts["engines"] == "shared"
     found = parts_of(facts)
     assert {name for name, far in found.items() if far} == {"qkv", "out", "fc1", "fc2"} and max(found.values()) < 0.2
@@ -40,7 +47,7 @@ def test_eight_bit_weights_take_an_engine_of_their_own(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, note: Note
 ) -> None:
     """Whose producers hand out codes otherwise; here each linear rounds for itself."""
-    _, facts, _ = compare(capsys, tmp_path / "ab", *CUDA, "--a", "linear=resident_bf16", "--b", "linear=fp8")
+    facts = told(capsys, tmp_path / "ab", *CUDA, "--a", "linear=resident_bf16", "--b", "linear=fp8")
     found = parts_of(facts)
     assert facts["engines"] == "beside" and {name for name, far in found.items() if far} == {"qkv", "out", "fc1", "fc2"}
     assert max(found.values()) < 0.1
@@ -49,7 +56,7 @@ def test_eight_bit_weights_take_an_engine_of_their_own(
 
 def test_two_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path, note: Note) -> None:
     sides = ("--a", "device=cpu,linear=dequant", "--b", "device=cuda,linear=dequant")
-    _, facts, _ = compare(capsys, tmp_path / "ab", "--steps", "4", *sides)
+    facts = told(capsys, tmp_path / "ab", *sides)
     found = parts_of(facts)
     assert facts["engines"] == "beside" and max(found.values()) < 0.01 and facts["video"]["ssim"] > 0.9
     note("CPU and CUDA: " + ", ".join(f"{name} {far:.1e}" for name, far in found.items()))
