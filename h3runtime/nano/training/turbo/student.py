@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
+import torch
 from torch import nn
 
 from h3runtime.conditioning.encoder import TextEncoder
@@ -44,7 +45,9 @@ class Student(Pupil):
         optimiser = Optimiser(named)
         mean = optimiser.weights.values.clone()
         made = cls(own, encoder, optimiser, mean, mean.clone(), sides)
-        made.merge()
+        # Without gradients: a graph that lives on from this stream would be waited for on the one that records steps.
+        with torch.no_grad():
+            made.merge()
         return made
 
     def named(self) -> list[tuple[str, nn.Parameter]]:
