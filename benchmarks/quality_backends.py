@@ -1,15 +1,17 @@
 """What each backend and lane does to h3-nano's clips, in one table: `quality_backends.py OUT [--device cuda]`.
 
-    exact     every prompt once, BF16 weights, resident linears, `sdpa`; by several processes, kept in OUT/exact
-    ways      a process each, `--processes` at a time: every attention backend on exact linears, every linear backend
-              under `sdpa`, and lanes, which have both; each judged and compared with the exact clips
+    exact   BF16 weights, resident linears, `sdpa`
+    ways    every attention backend on exact linears, every linear backend under `sdpa`, and lanes, which have both
+    parts   each way is one process's, which makes every prompt's exact clip and then its ways', judges and compares
 
     OUT/clips-*.jsonl         one line a clip, as `quality` has them
     OUT/backends.{json,md}    one row a way: share of clips with nothing wrong, SSIM, PSNR, distance of the sound,
                               relative L2 of the latents, seconds of sampling; and why others aren't in it
 
-A way that can't run, fails or hangs costs itself alone and is told with its reason. Clips of both splits count alike.
-Seconds are of small clips on a device that all processes share: they say which way is slow, not how fast one is.
+A way that can't run, fails or hangs costs itself alone and is told with its reason: those that shared a process with
+one that ended it are begun again, and one that found the device full is tried once more after all others. Clips of both
+splits count alike. `--seconds` ends early, after a whole prompt. Seconds of sampling are of small clips on a device
+that all processes share: they say which way is slow, not how fast one is.
 """
 
 from __future__ import annotations
@@ -22,14 +24,13 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import numpy as np
 import torch
 
 from benchmarks.quality_engines import Engines, Made
@@ -41,14 +42,20 @@ from benchmarks.quality_report import Row, rows_of
 from h3runtime.backends.attention.counting import Tally
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
-from h3runtime.core import REUSE_THRESHOLDS, Latents
+from h3runtime.core import REUSE_THRESHOLDS
 from h3runtime.engine.device import choose_device
 from h3runtime.errors import BackendUnavailable, H3Error
 
 SCHEDULE: Final = Schedule()
 SIZE: Final = Size(128, 128, 22)
-PATIENCE: Final = 150.0
-"""Seconds for one way: the longest has a kernel to compile beside nine other processes."""
+PATIENCE: Final = 240.0
+"""Seconds for one process, which has a few ways."""
+MEMORY: Final = 6.0
+"""GiB of the device for one process; h3-nano takes 1.5 of them."""
+AT, FAULT = "at: ", "fault: "
+"""How lines of a process's log begin that its parent reads."""
+FULL: Final = re.compile("memory|ALLOC_FAILED|INTERNAL_ERROR")
+"""In what is said where a device is full."""
 LINEAR_WAYS: Final = (
     Way("nvfp4"),
     Way("int8_convrot"),
@@ -86,20 +93,13 @@ class Tried:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
-    if given.part is not None:
-        return _child(lambda: make_exact(given))
-    if given.way is not None:
-        return _child(lambda: make_way(given, Way(*given.way)))
+    plan = planned(given)
+    if given.ways:
+        return make_ways(given, [each for each in plan if each.name in given.ways])
     given.output.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    parts = [("exact", ["--part", f"{part}/{given.processes}"]) for part in range(given.processes)]
-    if any((faults := run_all(given, parts)).values()):
-        print(f"no exact clips: {faults}", file=sys.stderr)
-        return 1
-    print(f"exact clips: {time.monotonic() - began:.0f} s", file=sys.stderr, flush=True)
-    plan = planned(given)
-    found = run_all(given, [(each.name, ["--way", *_words(each.way)]) for each in plan if not each.fault])
-    plan = [replace(each, fault=each.fault or found.get(each.name, "")) for each in plan]
+    faults = run_all(given, [each.name for each in plan if not each.fault])
+    plan = [replace(each, fault=each.fault or faults.get(each.name, "")) for each in plan]
     print(write_report(given.output, plan))
     print(f"{time.monotonic() - began:.0f} s in all", file=sys.stderr)
     return 0
@@ -110,40 +110,69 @@ def planned(given: argparse.Namespace) -> list[Tried]:
     listing = Attentions(choose_device(given.device).device).listing("", "")
     why_not = listing.unavailable
     names = [*listing.available, *why_not]
-    plan = [Tried("attention", name, Way(attention=name), why_not.get(name, "")) for name in names if name != "sdpa"]
+    plan = [Tried("lane", "exact", EXACT)]
+    plan += [Tried("attention", name, Way(attention=name), why_not.get(name, "")) for name in names if name != "sdpa"]
     plan += [Tried("linear", f"{way.format}/{way.linear}", way) for way in LINEAR_WAYS]
     plan += [Tried("lane", name, way, why_not.get(way.attention, "")) for name, way in LANES.items()]
     return [each for each in plan if not given.only or each.name in given.only]
 
 
-def run_all(given: argparse.Namespace, jobs: Iterable[tuple[str, list[str]]]) -> dict[str, str]:
-    """Each in a process of its own, so many at a time; why it failed by name, "" if it didn't."""
-    waiting, running, faults = list(jobs), dict[str, tuple[subprocess.Popen[bytes], Path, float]](), dict[str, str]()
+def run_all(given: argparse.Namespace, names: Sequence[str]) -> dict[str, str]:
+    """Why each way failed, "" if it didn't; so many processes at a time."""
+    waiting = [list(names[part :: given.processes]) for part in range(min(given.processes, len(names)))]
+    running, faults, again = list[_Part](), dict[str, str](), set[str]()
     while waiting or running:
         while waiting and len(running) < given.processes:
-            name, words = waiting.pop(0)
-            log = given.output / f"log-{slug(' '.join(words))}.txt"
-            with log.open("wb") as file:
-                child = subprocess.Popen([*_command(given), *words], stdout=file, stderr=subprocess.STDOUT)
-            running[f"{name} {words[-1]}" if name == "exact" else name] = child, log, time.monotonic()
-        for name, (child, log, began) in list(running.items()):
-            hangs = time.monotonic() - began > given.patience
-            if child.poll() is None and not hangs:
-                continue
-            child.kill()
-            child.wait()
-            del running[name]
-            faults[name] = f"no end after {given.patience:.0f} s" if hangs else why_it_ended(child.returncode, log)
-            print(f"{name}: {faults[name] or 'done'} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
+            running.append(_Part.begun(given, waiting.pop(0)))
+        for part in [part for part in running if part.is_over(given.patience)]:
+            running.remove(part)
+            found, rest = part.result()
+            waiting += [[name] for name in rest]
+            faults |= found
+        full = [] if waiting or running else [n for n, why in faults.items() if FULL.search(why) and n not in again]
+        again |= set(full)
+        waiting += [[name] for name in full]
         time.sleep(0.05)
     return faults
 
 
-def why_it_ended(code: int, log: Path) -> str:
-    if code == 0:
-        return ""
-    lines = log.read_text(errors="replace").strip().splitlines() or ["nothing said"]
-    return lines[-1][:300] if code == 1 else f"ended its process with status {code}: {lines[-1][:200]}"
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A process with some of the ways."""
+
+    names: list[str]
+    child: subprocess.Popen[bytes]
+    log: Path
+    began: float
+
+    @classmethod
+    def begun(cls, given: argparse.Namespace, names: list[str]) -> _Part:
+        log = given.output / f"log-{slug(names[0])}.txt"
+        with log.open("wb") as file:
+            child = subprocess.Popen([*_command(given), "--ways", *names], stdout=file, stderr=subprocess.STDOUT)
+        return cls(names, child, log, time.monotonic())
+
+    def is_over(self, patience: float) -> bool:
+        if self.child.poll() is None and time.monotonic() - self.began > patience:
+            self.child.kill()
+            self.child.wait()
+        return self.child.poll() is not None
+
+    def result(self) -> tuple[dict[str, str], list[str]]:
+        """Faults by way, and the ways to begin again, since another one ended their process."""
+        lines = self.log.read_text(errors="replace").splitlines()
+        told = [line.removeprefix(FAULT).partition(": ")[::2] for line in lines if line.startswith(FAULT)]
+        faults, took = dict.fromkeys(self.names, "") | dict(told), time.monotonic() - self.began
+        rest: list[str] = []
+        if self.child.returncode != 0:
+            at = next((line.removeprefix(AT) for line in reversed(lines) if line.startswith(AT)), self.names[0])
+            last = lines[-1][:200] if lines else "nothing said"
+            faults[at] = faults.get(at) or f"ended its process with status {self.child.returncode}: {last}"
+            rest = [name for name in self.names if name != at and not faults[name]]
+            faults = {name: why for name, why in faults.items() if name not in rest}
+        for name, why in faults.items():
+            print(f"{name}: {why or 'done'} ({took:.0f} s)", file=sys.stderr, flush=True)
+        return faults, rest
 
 
 def prompts_of(given: argparse.Namespace) -> list[Prompt]:
@@ -157,52 +186,76 @@ def prompts_of(given: argparse.Namespace) -> list[Prompt]:
     return every[: given.prompts]
 
 
-def make_exact(given: argparse.Namespace) -> None:
-    """The exact clips of one part of the prompts, kept and judged."""
-    part, parts = map(int, given.part.split("/"))
-    for prompt, made, record in _made(given, EXACT, prompts_of(given)[part::parts], f"exact-{part}"):
-        record(measure(made, prompt, ends_of(prompt, given.size), None, None))
-        path = _exact_path(given.output, prompt)
-        path.parent.mkdir(exist_ok=True)
-        video, audio = made.latents.video.cpu().numpy(), made.latents.audio.cpu().numpy()
-        np.savez(path, frames=made.frames, samples=made.samples, video=video, audio=audio)
-
-
-def make_way(given: argparse.Namespace, way: Way) -> None:
-    """Every prompt's clip, judged and compared with the exact one."""
-    for prompt, made, record in _made(given, way, prompts_of(given), way.name):
-        with np.load(_exact_path(given.output, prompt)) as kept:
-            latents = (torch.from_numpy(kept[name]).to(made.latents.video.device) for name in ("video", "audio"))
-            exact = Made(Latents(*latents), kept["frames"], kept["samples"], 0.0)
-        record(measure(made, prompt, ends_of(prompt, given.size), exact, None))
-
-
-Recorder = Callable[[dict[str, Any]], None]
-
-
-def _made(
-    given: argparse.Namespace, way: Way, prompts: Sequence[Prompt], part: str
-) -> Iterator[tuple[Prompt, Made, Recorder]]:
-    """Each clip, and what writes its figures. The first one is made twice: it compiles what a way needs."""
+def make_ways(given: argparse.Namespace, ways: Sequence[Tried]) -> int:
+    """Every prompt's clips, judged and compared with the exact one; what fails is left out from then on, and told."""
+    torch.set_num_threads(1)
+    if torch.cuda.is_available():
+        whole = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, given.memory * 2**30 / whole))
+    until = time.monotonic() + given.seconds
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         engines = Engines(given.device, 1, scratch)
-        origin = engines.checkpoint, engines.engine(EXACT).place.name
-        path = given.output / f"clips-{slug(part)}.jsonl"
-        path.unlink(missing_ok=True)
-        records = Records(given.output, f"-{slug(part)}")
-        for number, prompt in enumerate(prompts):
-            ends = ends_of(prompt, given.size)
-            spec, conditioned = engines.condition(request_of(prompt, given.size, ends, scratch))
-            if number == 0:
-                engines.sample(way, SCHEDULE, spec, conditioned)
-                raise_if_given_away(way.attention, engines.engine(way).attentions.tally)
-            made = engines.make(way, SCHEDULE, spec, conditioned)
+        files = {each.name: _emptied(given.output, each.way) for each in ways}
+        left = list(ways)
+        for number, prompt in enumerate(prompts_of(given)):
+            if not left or time.monotonic() > until:
+                break
+            exact, ends = Exact(engines, prompt, given.size, scratch), ends_of(prompt, given.size)
+            for each in list(left):
+                print(AT + each.name, flush=True)
+                try:
+                    made = exact.made if each.way == EXACT else exact.other(each.way, is_first=number == 0)
+                except Exception as fault:
+                    traceback.print_exc()
+                    print(f"{FAULT}{each.name}: {_told(fault)}", flush=True)
+                    left.remove(each)
+                    _raise_if_lost(fault)
+                    continue
+                figures = measure(made, prompt, ends, None if each.way == EXACT else exact.made, None)
+                record = record_of(prompt, given.size, given.seed, each.way, SCHEDULE, exact.origin, figures)
+                files[each.name].add(record)
+    return 0
 
-            def record(figures: dict[str, Any], prompt: Prompt = prompt) -> None:
-                records.add(record_of(prompt, given.size, given.seed, way, SCHEDULE, origin, figures))
 
-            yield prompt, made, record
+class Exact:
+    """One prompt's exact clip, and others from the same conditions."""
+
+    def __init__(self, engines: Engines, prompt: Prompt, size: Size, scratch: Path) -> None:
+        self.engines = engines
+        self.spec, self.conditioned = engines.condition(request_of(prompt, size, ends_of(prompt, size), scratch))
+        self.made = engines.make(EXACT, SCHEDULE, self.spec, self.conditioned)
+
+    @property
+    def origin(self) -> tuple[str, str]:
+        return self.engines.checkpoint, self.engines.engine(EXACT).place.name
+
+    def other(self, way: Way, *, is_first: bool) -> Made:
+        """The first clip of a way is sampled twice: it compiles what the way needs."""
+        if is_first:
+            self.engines.sample(way, SCHEDULE, self.spec, self.conditioned)
+            raise_if_given_away(way.attention, self.engines.engine(way).attentions.tally)
+        return self.engines.make(way, SCHEDULE, self.spec, self.conditioned)
+
+
+def _emptied(folder: Path, way: Way) -> Records:
+    (folder / f"clips-{slug(way.name)}.jsonl").unlink(missing_ok=True)
+    return Records(folder, f"-{slug(way.name)}")
+
+
+def _told(fault: Exception) -> str:
+    if isinstance(fault, H3Error):
+        return fault.message.partition("\n")[0]
+    return f"{type(fault).__name__}: {str(fault).strip().partition(chr(10))[0]}"[:300]
+
+
+def _raise_if_lost(fault: Exception) -> None:
+    """A device that is lost is lost for the process; the parent begins the others again."""
+    if torch.cuda.is_available():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError as lost:
+            raise lost from fault
 
 
 def raise_if_given_away(name: str, tally: Tally) -> None:
@@ -216,10 +269,9 @@ def write_report(folder: Path, plan: Sequence[Tried]) -> str:
     """backends.json and backends.md; the latter's text."""
     records = [replace(record, split="trained") for record in Records(folder).read()]
     rows = {row.way: row for row in rows_of(records)}
-    told = [Tried("lane", "exact", EXACT), *plan]
-    report = [asdict(each) | {"row": asdict(rows[each.way]) if each.way in rows else None} for each in told]
+    report = [asdict(each) | {"row": asdict(rows[each.way]) if each.way in rows else None} for each in plan]
     (folder / "backends.json").write_text(json.dumps(report, indent=1))
-    text = markdown(told, rows)
+    text = markdown(plan, rows)
     (folder / "backends.md").write_text(text)
     return text
 
@@ -253,33 +305,11 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9_]+", "-", text.lower()).strip("-")
 
 
-def _exact_path(folder: Path, prompt: Prompt) -> Path:
-    return folder / "exact" / f"{prompt.task}-{prompt.split}-{prompt.index}.npz"
-
-
-def _child(work: Callable[[], None]) -> int:
-    """Why it failed is the last line that it says."""
-    torch.set_num_threads(1)
-    try:
-        work()
-    except H3Error as error:
-        print(error.message.partition("\n")[0], flush=True)
-        return 1
-    except Exception as fault:
-        traceback.print_exc()
-        print(f"{type(fault).__name__}: {str(fault).strip().partition(chr(10))[0]}", flush=True)
-        return 1
-    return 0
-
-
 def _command(given: argparse.Namespace) -> list[str]:
-    size = given.size.name
-    told = ["--device", given.device, "--prompts", str(given.prompts), "--seed", str(given.seed), "--size", size]
-    return [sys.executable, str(Path(__file__)), str(given.output), *told, "--task", *given.task]
-
-
-def _words(way: Way) -> list[str]:
-    return [way.format, way.linear, way.attention, way.cache]
+    numbers = {"prompts": given.prompts, "seed": given.seed, "seconds": given.seconds, "memory": given.memory}
+    told = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
+    told += ["--device", given.device, "--size", given.size.name, "--task", *given.task]
+    return [sys.executable, str(Path(__file__)), str(given.output), *told]
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -291,10 +321,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--size", type=size_of, metavar="WxHxF", default=SIZE)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=10, help="at a time; default 10")
-    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one way")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further prompt after these")
+    parser.add_argument("--patience", type=float, default=PATIENCE, help="seconds for one process")
+    parser.add_argument("--memory", type=float, default=MEMORY, help="GiB of the device for one process")
     parser.add_argument("--only", nargs="+", default=(), metavar="NAME", help="ways by their names")
-    parser.add_argument("--part", help=argparse.SUPPRESS)
-    parser.add_argument("--way", nargs=4, help=argparse.SUPPRESS)
+    parser.add_argument("--ways", nargs="+", default=(), help=argparse.SUPPRESS)
     return parser
 
 

@@ -13,18 +13,14 @@ import pytest
 from benchmarks import quality_backends, quality_engines
 from benchmarks.quality_backends import (
     LANES,
-    Tried,
-    make_exact,
-    make_way,
+    make_ways,
     planned,
     prompts_of,
     raise_if_given_away,
     run_all,
-    slug,
     write_report,
 )
-from benchmarks.quality_engines import Engines
-from benchmarks.quality_plan import Schedule, Way
+from benchmarks.quality_plan import EXACT, Schedule
 from benchmarks.quality_records import Records
 from h3runtime.backends.attention.counting import Fallback, Tally
 from h3runtime.backends.linear.select import linear_backends
@@ -57,18 +53,31 @@ def test_prompts_are_of_both_splits(tmp_path: Path) -> None:
     assert len({(p.task, p.split, p.index) for p in found}) == 5
 
 
+SCRIPT = """
+import os, pathlib, sys, time
+folder, names = pathlib.Path(sys.argv[1]), sys.argv[sys.argv.index("--ways") + 1:]
+for name in names:
+    print("at:", name, flush=True)
+    if name == "told":
+        print("fault: told: why: not", flush=True)
+    if name == "full" and not (folder / "full").exists():
+        (folder / "full").touch()
+        print("fault: full: the device's memory is full", flush=True)
+    if name == "dies":
+        os.kill(os.getpid(), 9)
+    if name == "hangs":
+        time.sleep(60)
+"""
+
+
 def test_what_fails_or_hangs_costs_itself_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = arguments(tmp_path, "--processes", "2", "--patience", "1.5")
-    monkeypatch.setattr(quality_backends, "_command", lambda _: [sys.executable, "-c"])
-    programs = {
-        "right": "pass",
-        "told": "print('some line'); print('why not'); raise SystemExit(1)",
-        "dies": "import os; os.kill(os.getpid(), 9)",
-        "hangs": "import time; time.sleep(60)",
-    }
-    faults = run_all(given, [(name, [program]) for name, program in programs.items()])
-    assert faults["right"] == "" and faults["told"] == "why not"
-    assert faults["dies"].startswith("ended its process with status -9") and faults["hangs"] == "no end after 2 s"
+    """Those behind it in its process are begun again, and a full device is tried twice."""
+    given = arguments(tmp_path, "--processes", "2", "--patience", "2")
+    monkeypatch.setattr(quality_backends, "_command", lambda _: [sys.executable, "-c", SCRIPT, str(tmp_path)])
+    faults = run_all(given, ["told", "hangs", "dies", "right", "behind", "full"])
+    assert {name for name, why in faults.items() if not why} == {"right", "behind", "full"}
+    assert faults["told"] == "why: not" and faults["dies"].startswith("ended its process with status -9")
+    assert faults["hangs"].startswith("ended its process with status -9: at: hangs") and len(faults) == 6
 
 
 def test_a_way_that_another_backend_made_is_told() -> None:
@@ -81,27 +90,32 @@ def test_a_way_that_another_backend_made_is_told() -> None:
     raise_if_given_away("sol_attn", tally)
 
 
-def test_a_way_is_judged_against_the_exact_clips_that_were_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_ways_are_judged_against_the_exact_clips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """On the tiny set, which stands for every format."""
     monkeypatch.setattr(quality_engines, "embedded_set", lambda *_, **__: tiny_set(default_cache_dir()))
     monkeypatch.setattr(quality_backends, "SCHEDULE", Schedule(3))
-    engines = Engines("cpu", 1, tmp_path / "scratch")
-    monkeypatch.setattr(quality_backends, "Engines", lambda *_: engines)
-    given = arguments(tmp_path / "out", "--prompts", "2", "--size", "64x64x5")
-    given.part = "0/1"
-    make_exact(given)
-    way = Way(attention="sla_topk_10")
-    plan = [Tried("attention", "sparse", way), Tried("attention", "fa4", Way(attention="fa4"), "not here")]
-    make_way(given, way)
-    records = list(Records(tmp_path / "out").read())
+    folder = tmp_path / "out"
+    only = ("exact", "sla_topk_10", "vsa", "fa4")
+    given = arguments(folder, "--prompts", "2", "--size", "64x64x5", "--only", *only)
+    plan = planned(given)
+    make_ways(given, [each for each in plan if not each.fault])
+    said = capsys.readouterr().out.splitlines()
+    assert [line for line in said if line.startswith("fault")] == [
+        "fault: vsa: attention: vsa can't run here: the checkpoint has no attn.to_gate_compress, so it wasn't trained "
+        "for video sparse attention"
+    ]
+    assert said.count("at: sla_topk_10") == 2 and said.count("at: vsa") == 1
+    records = list(Records(folder).read())
     assert len(records) == 4 and len({record.checkpoint for record in records}) == 1
-    told: list[Any] = [record.figures["exact"] for record in records if record.way == way]
+    told: list[Any] = [record.figures["exact"] for record in records if record.way != EXACT]
     assert len(told) == 2 and 0 < max(each["video_l2"] for each in told) < 1
-    text = write_report(tmp_path / "out", plan)
-    assert "| lane | exact | 2 |" in text and "| attention | sparse | 2 |" in text
-    assert "attention fa4: not here" in text
-    report = json.loads((tmp_path / "out" / "backends.json").read_text())
-    assert [each["name"] for each in report if each["row"] is None] == ["fa4"]
-    assert (tmp_path / "out" / f"clips-{slug(way.name)}.jsonl").exists()
+    text = write_report(folder, plan)
+    assert "| lane | exact | 2 |" in text and "| attention | sla_topk_10 | 2 |" in text
+    assert "attention fa4: needs a CUDA device" in text
+    report = json.loads((folder / "backends.json").read_text())
+    assert {each["name"] for each in report if each["row"] is None} == {"vsa", "fa4"}
+    given.seconds = -1.0
+    make_ways(given, plan[:1])
+    assert len(list(Records(folder).read())) == 2, "the exact clips are begun anew, and none is made in time"
