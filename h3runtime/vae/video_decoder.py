@@ -29,8 +29,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from h3runtime.backends.vit.base import VitSteps
+from h3runtime.backends.linear.fp8 import reads_codes, unbiased
+from h3runtime.backends.vit.base import Activation, VitSteps
 from h3runtime.backends.vit.definition import DEFINITION
+from h3runtime.quant.row_codes import RowCodes
 from h3runtime.vae.video_config import PATCH, DecoderConfig
 
 EPS = 1e-5
@@ -56,6 +58,21 @@ def rotary_table(positions: torch.Tensor, head_dim: int) -> tuple[torch.Tensor, 
     return angles.cos().to(positions.dtype), angles.sin().to(positions.dtype)
 
 
+class Product(NamedTuple):
+    """What a linear gave, [B, S, N], and its bias where that hasn't been added."""
+
+    values: torch.Tensor
+    owed: torch.Tensor | None
+
+
+def product(linear: nn.Module, given: Activation, tokens: int) -> Product:
+    """given [B, S, K], or its codes; tokens: S."""
+    if isinstance(given, RowCodes):
+        values, owed = unbiased(linear, given)
+        return Product(values.view(-1, tokens, values.shape[1]), owed)
+    return Product(linear(given), None)
+
+
 class Attention(nn.Module):
     def __init__(self, width: int, inner: int, head_dim: int) -> None:
         super().__init__()
@@ -63,12 +80,11 @@ class Attention(nn.Module):
         self.to_qkv = nn.Linear(width, 3 * inner)
         self.to_out = nn.Linear(inner, width)
 
-    def forward(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, steps: VitSteps = DEFINITION
-    ) -> torch.Tensor:
-        qkv = self.to_qkv(x).unflatten(-1, (-1, 3, self.head_dim))
-        projected: torch.Tensor = self.to_out(steps.attend(qkv, cos, sin, EPS))
-        return projected
+    def forward(self, x: Activation, cos: torch.Tensor, sin: torch.Tensor, steps: VitSteps = DEFINITION) -> Product:
+        made = product(self.to_qkv, x, cos.shape[0])
+        qkv = made.values.view(*made.values.shape[:2], -1, 3, self.head_dim)
+        attended = steps.attend(qkv, cos, sin, EPS, codes=_takes_codes(self.to_out, steps), owed=made.owed)
+        return product(self.to_out, attended, cos.shape[0])
 
 
 class FeedForward(nn.Module):
@@ -79,17 +95,27 @@ class FeedForward(nn.Module):
         self.w1 = nn.Linear(width, 2 * inner)
         self.w2 = nn.Linear(inner, width)
 
-    def forward(self, x: torch.Tensor, steps: VitSteps = DEFINITION) -> torch.Tensor:
-        out: torch.Tensor = self.w2(steps.gated(self.w1(x)))
-        return out
+    def forward(self, x: Activation, tokens: int, steps: VitSteps = DEFINITION) -> Product:
+        made = product(self.w1, x, tokens)
+        return product(self.w2, steps.gated(made.values, codes=_takes_codes(self.w2, steps), owed=made.owed), tokens)
+
+
+def _takes_codes(linear: nn.Module, steps: VitSteps) -> bool:
+    return steps.gives_codes and reads_codes(linear)
 
 
 class Residual(NamedTuple):
-    """x + scale * update, before the two are added: the next norm does both in one pass."""
+    """x + scale * (update + owed), before the two are added: the next norm does all in one pass."""
 
     x: torch.Tensor
     update: torch.Tensor
     scale: torch.Tensor
+    owed: torch.Tensor | None
+
+    def added(self) -> torch.Tensor:
+        """In place of x."""
+        update = self.update if self.owed is None else self.update + self.owed
+        return self.x.addcmul_(self.scale, update)
 
 
 class Block(nn.Module):
@@ -105,13 +131,17 @@ class Block(nn.Module):
     def forward(
         self, given: torch.Tensor | Residual, cos: torch.Tensor, sin: torch.Tensor, steps: VitSteps = DEFINITION
     ) -> Residual:
+        codes = _takes_codes(self.attn.to_qkv, steps)
         if isinstance(given, Residual):
-            x, normed = steps.add_norm(*given, self.norm1.weight, EPS)
+            x, update, scale, owed = given
+            x, normed = steps.add_norm(x, update, scale, self.norm1.weight, EPS, codes=codes, owed=owed)
         else:
-            x, normed = given, steps.norm(given, self.norm1.weight, EPS)
-        attended = self.attn(normed, cos, sin, steps)
-        x, normed = steps.add_norm(x, attended, self.scale1, self.norm2.weight, EPS)
-        return Residual(x, self.ff(normed, steps), self.scale2)
+            x, normed = given, steps.norm(given, self.norm1.weight, EPS, codes=codes)
+        update, owed = self.attn(normed, cos, sin, steps)
+        codes = _takes_codes(self.ff.w1, steps)
+        x, normed = steps.add_norm(x, update, self.scale1, self.norm2.weight, EPS, codes=codes, owed=owed)
+        update, owed = self.ff(normed, cos.shape[0], steps)
+        return Residual(x, update, self.scale2, owed)
 
 
 class VideoDecoder(nn.Module):
@@ -138,7 +168,7 @@ class VideoDecoder(nn.Module):
         given: torch.Tensor | Residual = x
         for block in self.transformer_blocks:
             given = block(given, cos, sin, self.steps)
-        x = given.x.addcmul_(given.scale, given.update) if isinstance(given, Residual) else given
+        x = given.added() if isinstance(given, Residual) else given
         del given
         patches = self.proj_out(self.norm_out(x))[:, : t * h * w]
         return unpatchify(patches, (t, h, w))

@@ -63,6 +63,7 @@ def main() -> None:
             vit.check_norms(made)
             vit.check_rotation(made)
             vit.check_gated(made, exact=False)
+            vit.check_codes(made)
     print("vit: right in the interpreter")
     for frames in FRAMES:
         for dtype in (torch.float16, torch.float32):

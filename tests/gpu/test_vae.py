@@ -7,15 +7,20 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from benchmarks.vae import SIZES, Size, decodes, error_of, made_vae, psnr
 from h3runtime.backends.cnn import triton as cnn
+from h3runtime.backends.linear.base import install
+from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.vit.triton import TritonSteps
 from h3runtime.engine.beside import Beside
 from h3runtime.engine.device import tile_room
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.quant.stored import PlainWeight
 from h3runtime.vae.tile_batch import ROOM
 from h3runtime.vae.video_pixels import denormalise, to_bytes
+from h3runtime.vae.video_vae import VideoVae
 from tests.gpu.conftest import Note
 
 pytestmark = pytest.mark.gpu
@@ -56,7 +61,8 @@ def test_the_fused_steps_are_the_definition(
 ) -> None:
     given = vit.inputs(vit.Size(*size), cuda, dtype)
     norms, turned, attended = vit.check_norms(given), vit.check_rotation(given), vit.check_attention(given)
-    note(f"other by an ulp: {norms:.1e} of a norm, {turned:.1e} of q and k; attention {attended:.1e}")
+    codes = vit.check_codes(given)
+    note(f"other: {norms:.1e} of a norm, {turned:.1e} of q and k, {codes:.1e} of codes; attention {attended:.1e}")
     vit.check_gated(given, exact=dtype == torch.float16)
 
 
@@ -75,6 +81,39 @@ def test_a_fused_decode_is_the_same_picture(cuda: torch.device, vit: Any, note: 
 
 SIZES_OF_FRAMES = ((1, 128, 17, 256, 256), (2, 256, 9, 64, 64), (1, 1024, 5, 16, 16), (1, 96, 1, 34, 20))
 """Batch, channels, frames, height, width: the encoder's own levels, and a picture with a width of no power of two."""
+
+
+def test_a_decode_in_fp8_by_fused_steps_is_that_by_plain_ones(cuda: torch.device, note: Note) -> None:
+    """The real VAE's width, few layers: codes from the steps and biases in them, against the linears' own."""
+    torch.manual_seed(0)
+    vae = made_vae(Size((32, 32, 32, 64, 32, 32), layers=4, heads=32, head_dim=64), torch.float16, cuda)
+    latents = torch.randn(1, 24, 7, 32, 32, device=cuda)
+
+    def decoded() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.cat([to_bytes(part) for part in vae.decode_chunks(latents, room=ROOM)])
+
+    exact = decoded()
+    in_fp8(vae)
+    wanted = decoded()
+    vae.take_steps(TritonSteps(), cnn.TritonSteps())
+    found = decoded()
+    note(
+        f"{psnr(found, wanted):.1f} dB; from FP16 {psnr(found, exact):.1f} dB, by plain steps {psnr(wanted, exact):.1f}"
+    )
+    # A norm's last bit moves codes: both are as far from FP16, and nearer to each other.
+    assert abs(psnr(found, exact) - psnr(wanted, exact)) < 1
+    assert psnr(found, wanted) > psnr(wanted, exact)
+
+
+def in_fp8(vae: VideoVae) -> None:
+    """The linears of the decoder's blocks."""
+    assert vae.decoder is not None
+    device = next(vae.parameters()).device
+    for name, linear in list(vae.decoder.transformer_blocks.named_modules()):
+        if isinstance(linear, nn.Linear):
+            stored = PlainWeight(linear.weight.data, linear.bias.data)
+            install(vae.decoder.transformer_blocks, name, Fp8Linear(), stored, device)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)

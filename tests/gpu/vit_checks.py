@@ -10,8 +10,9 @@ import torch
 from h3_kernels import vae
 from torch.nn import functional as F
 
-from h3runtime.backends.vit.definition import TorchSteps, rotate
+from h3runtime.backends.vit.definition import TorchSteps, in_codes, rotate
 from h3runtime.backends.vit.triton import TritonSteps
+from h3runtime.quant.row_codes import RowCodes
 from h3runtime.vae.video_decoder import EPS, coordinates, rotary_table
 
 SUFFIX = 5
@@ -39,6 +40,8 @@ class Inputs:
     scale: torch.Tensor
     weight: torch.Tensor
     qkv: torch.Tensor
+    owed: torch.Tensor
+    """To x, to qkv, to gate and value, one after the other."""
     cos: torch.Tensor
     sin: torch.Tensor
     gate_and_value: torch.Tensor
@@ -58,6 +61,7 @@ def inputs(size: Size, device: torch.device, dtype: torch.dtype) -> Inputs:
         scale=random(size.width),
         weight=random(size.width),
         qkv=random(*rows, size.heads, 3, size.head_dim, scale=2.0),
+        owed=random(size.width + 3 * size.heads * size.head_dim + 2 * size.feed_forward),
         cos=cos,
         sin=sin,
         gate_and_value=random(*rows, 2 * size.feed_forward, scale=3.0),
@@ -134,3 +138,42 @@ def check_gated(given: Inputs, *, exact: bool) -> None:
     else:
         # An ulp of silu(gate) is up to two of its product with the value.
         assert_near(got, wanted, ulps=2)
+
+
+def check_codes(given: Inputs) -> float:
+    """What is owed, and results in codes: bit for bit what the linear's rule makes of the values; of a norm, whose sum
+    may be added in another order, the share of codes that differ."""
+    fused, plain = TritonSteps(), TorchSteps()
+    width, inner = given.x.shape[-1], math.prod(given.qkv.shape[2:])
+    to_x, to_qkv, to_gate = given.owed.split([width, inner, len(given.owed) - width - inner])
+    x, wanted_x = given.x.clone(), given.x.clone()
+    _, got = fused.add_norm(x, given.update, given.scale, given.weight, EPS, codes=True, owed=to_x)
+    _, wanted = plain.add_norm(wanted_x, given.update, given.scale, given.weight, EPS, codes=True, owed=to_x)
+    assert torch.equal(x, wanted_x) if x.dtype == torch.float16 else assert_near(x, wanted_x) == 0
+    share = max(
+        share_off(got, wanted),
+        share_off(fused.norm(x, given.weight, EPS, codes=True), in_codes(plain.norm(x, given.weight, EPS))),
+    )
+    qkv = given.cos, given.sin, EPS
+    values = fused.attend(given.qkv.clone(), *qkv, owed=to_qkv)
+    off = float((values - plain.attend(given.qkv, *qkv, owed=to_qkv)).float().norm() / values.float().norm())
+    assert off <= 2e-3, f"{off:.1e}"
+    assert_same(fused.attend(given.qkv.clone(), *qkv, codes=True, owed=to_qkv), in_codes(values))
+    values = fused.gated(given.gate_and_value, owed=to_gate)
+    assert_same(fused.gated(given.gate_and_value, codes=True, owed=to_gate), in_codes(values))
+    return share
+
+
+def assert_same(got: RowCodes, wanted: RowCodes) -> None:
+    assert torch.equal(got.scale, wanted.scale) and got.dtype == wanted.dtype
+    assert torch.equal(got.codes.view(torch.uint8), wanted.codes.view(torch.uint8))
+
+
+def share_off(got: RowCodes, wanted: RowCodes) -> float:
+    """Of codes that differ, by less than the next code is away; scales within an ulp of fp16."""
+    torch.testing.assert_close(got.scale, wanted.scale, rtol=2e-3, atol=0)
+    one, other = (codes.codes.float() * codes.scale for codes in (got, wanted))
+    assert bool(((one - other).abs() <= 0.13 * other.abs() + 2e-2 * wanted.scale).all())
+    share = float((got.codes.view(torch.uint8) != wanted.codes.view(torch.uint8)).float().mean())
+    assert share <= 0.02, f"{share:.1e} of the codes differ"
+    return share

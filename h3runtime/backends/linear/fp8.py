@@ -127,6 +127,14 @@ def reads_codes(linear: nn.Module) -> bool:
     )
 
 
+def unbiased(linear: nn.Module, x: RowCodes) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """What `linear`, which `reads_codes`, makes of x, [M, N], and its bias in the same dtype, not added."""
+    assert isinstance(linear, BackendLinear) and isinstance(linear.resident, Fp8Rows)
+    weight = linear.resident
+    y = multiplied(x.codes, weight.codes, x.scale, weight.scale, x.dtype)
+    return y, None if weight.bias is None else weight.bias.to(x.dtype)
+
+
 def stored_scale(linear: nn.Module) -> torch.Tensor | None:
     """The one scale, fp32 [], that `linear` would round its input by, if nothing else reads that input."""
     if type(linear) is not BackendLinear or not isinstance(linear.backend, Fp8Linear):

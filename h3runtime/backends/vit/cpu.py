@@ -22,10 +22,10 @@ class CpuSteps(TorchSteps):
     def why_unavailable(self, device: torch.device) -> str | None:
         return None if device.type == "cpu" else "made for the CPU"
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
         return _normed(x, eps).mul_(weight.float()).to(x.dtype)
 
-    def attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float) -> torch.Tensor:
+    def _attended(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float) -> torch.Tensor:
         normed = _normed(qkv[..., :2, :], eps).flatten(2, 3).transpose(1, 2)
         turned = _rotated(normed, cos[:, 0], sin[:, 0], qkv.dtype)
         q, k = turned[:, 0::2], turned[:, 1::2]

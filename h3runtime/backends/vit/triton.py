@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from h3runtime.backends.vit.base import Activation
+from h3runtime.quant.row_codes import RowCodes
+
+if TYPE_CHECKING:
+    from h3_kernels.vae import Rows
 
 CAPABILITY: Final = (8, 0)
 """The first for which these were written: cuDNN's fused attention."""
@@ -25,6 +31,7 @@ ATTENTION: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPB
 class TritonSteps:
     name = "triton"
     grade = "validated"
+    gives_codes = True
 
     def why_unavailable(self, device: torch.device) -> str | None:
         if device.type != "cuda":
@@ -36,30 +43,59 @@ class TritonSteps:
             return f"needs SM {CAPABILITY[0]}.{CAPABILITY[1]}, this is SM {found[0]}.{found[1]}"
         return None
 
-    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    def norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float, *, codes: bool = False) -> Activation:
         from h3_kernels import vae
 
-        return vae.norm(x.flatten(0, 1), weight, eps).view(x.shape)
+        return _activation(vae.norm(x.flatten(0, 1), weight, eps, codes=codes), x)
 
     def add_norm(
-        self, x: torch.Tensor, update: torch.Tensor, scale: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+        self,
+        x: torch.Tensor,
+        update: torch.Tensor,
+        scale: torch.Tensor,
+        weight: torch.Tensor,
+        eps: float,
+        *,
+        codes: bool = False,
+        owed: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, Activation]:
         from h3_kernels import vae
 
-        return x, vae.add_norm_(x.flatten(0, 1), update.flatten(0, 1), scale, weight, eps).view(x.shape)
+        rows = vae.add_norm_(x.flatten(0, 1), update.flatten(0, 1), scale, weight, eps, codes=codes, owed=owed)
+        return x, _activation(rows, x)
 
-    def attend(self, qkv: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, eps: float) -> torch.Tensor:
+    def attend(
+        self,
+        qkv: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        eps: float,
+        *,
+        codes: bool = False,
+        owed: torch.Tensor | None = None,
+    ) -> Activation:
         from h3_kernels import vae
 
         batch, tokens, heads, _, width = qkv.shape
-        made = vae.norm_rotate(qkv.flatten(0, 1), cos[:, 0], sin[:, 0], eps)
+        made = vae.norm_rotate(qkv.flatten(0, 1), cos[:, 0], sin[:, 0], eps, owed)
         q, k = made.view(2, batch, tokens, heads, width).transpose(2, 3)
         v = qkv[..., 2, :].transpose(1, 2)
         with sdpa_kernel(ATTENTION, set_priority=True):
-            out = F.scaled_dot_product_attention(q, k, v)
-        return out.transpose(1, 2).flatten(2).nan_to_num_(0.0, math.inf, -math.inf)
+            out = F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        if codes:
+            return _activation(vae.attended(out.flatten(0, 1), width, owed), out)
+        if owed is not None:
+            out += owed.view(heads, 3, width)[:, 2].flatten()
+        return out.nan_to_num_(0.0, math.inf, -math.inf)
 
-    def gated(self, x: torch.Tensor) -> torch.Tensor:
+    def gated(self, x: torch.Tensor, *, codes: bool = False, owed: torch.Tensor | None = None) -> Activation:
         from h3_kernels import vae
 
-        return vae.gated(x.flatten(0, 1)).view(*x.shape[:2], -1)
+        return _activation(vae.gated(x.flatten(0, 1), codes=codes, owed=owed), x)
+
+
+def _activation(rows: Rows, like: torch.Tensor) -> Activation:
+    """Rows [B*S, K] as a linear reads them; like [B, S, ..]."""
+    if isinstance(rows, torch.Tensor):
+        return rows.view(*like.shape[:2], -1)
+    return RowCodes(rows.codes, rows.scales.unsqueeze(1), like.dtype)
