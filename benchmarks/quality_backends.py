@@ -119,11 +119,12 @@ def planned(given: argparse.Namespace) -> list[Tried]:
 
 def run_all(given: argparse.Namespace, names: Sequence[str]) -> dict[str, str]:
     """Why each way failed, "" if it didn't; so many processes at a time."""
+    until = time.monotonic() + given.seconds
     waiting = [list(names[part :: given.processes]) for part in range(min(given.processes, len(names)))]
     running, faults, again = list[_Part](), dict[str, str](), set[str]()
     while waiting or running:
         while waiting and len(running) < given.processes:
-            running.append(_Part.begun(given, waiting.pop(0)))
+            running.append(_Part.begun(given, waiting.pop(0), max(0.0, until - time.monotonic())))
         for part in [part for part in running if part.is_over(given.patience)]:
             running.remove(part)
             found, rest = part.result()
@@ -146,10 +147,12 @@ class _Part:
     began: float
 
     @classmethod
-    def begun(cls, given: argparse.Namespace, names: list[str]) -> _Part:
+    def begun(cls, given: argparse.Namespace, names: list[str], seconds: float) -> _Part:
+        """seconds: after which it begins no further prompt."""
         log = given.output / f"log-{slug(names[0])}.txt"
+        command = [*_command(given), "--seconds", str(seconds), "--ways", *names]
         with log.open("wb") as file:
-            child = subprocess.Popen([*_command(given), "--ways", *names], stdout=file, stderr=subprocess.STDOUT)
+            child = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         return cls(names, child, log, time.monotonic())
 
     def is_over(self, patience: float) -> bool:
@@ -269,6 +272,7 @@ def write_report(folder: Path, plan: Sequence[Tried]) -> str:
     """backends.json and backends.md; the latter's text."""
     records = [replace(record, split="trained") for record in Records(folder).read()]
     rows = {row.way: row for row in rows_of(records)}
+    plan = [replace(each, fault=each.fault or "no clip in time" * (each.way not in rows)) for each in plan]
     report = [asdict(each) | {"row": asdict(rows[each.way]) if each.way in rows else None} for each in plan]
     (folder / "backends.json").write_text(json.dumps(report, indent=1))
     text = markdown(plan, rows)
@@ -306,7 +310,7 @@ def slug(text: str) -> str:
 
 
 def _command(given: argparse.Namespace) -> list[str]:
-    numbers = {"prompts": given.prompts, "seed": given.seed, "seconds": given.seconds, "memory": given.memory}
+    numbers = {"prompts": given.prompts, "seed": given.seed, "memory": given.memory}
     told = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
     told += ["--device", given.device, "--size", given.size.name, "--task", *given.task]
     return [sys.executable, str(Path(__file__)), str(given.output), *told]

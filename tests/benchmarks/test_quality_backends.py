@@ -119,3 +119,4 @@ def test_ways_are_judged_against_the_exact_clips(
     given.seconds = -1.0
     make_ways(given, plan[:1])
     assert len(list(Records(folder).read())) == 2, "the exact clips are begun anew, and none is made in time"
+    assert "lane exact: no clip in time" in write_report(folder, plan)
