@@ -7,6 +7,7 @@ table; with `--output`, writes JSON after every round of a half. Does not judge.
 round of decodes takes some 25 s, one of encodes 30 s; `--ways fused,diffusers` and `--encode-runs 1` make it shorter.
 
     fused        tiles at once and the steps between products in one pass each (`--vae-fused triton`), if they can run
+    fp8          as `fused`, the linears of the decoder's blocks in FP8 (`--vae-linear fp8`); decode alone
     batched      tiles at once as the engine runs them, one by one on a CPU; plain PyTorch
     unbatched    one tile after another, plain PyTorch: the definition
     diffusers    with `--peer`: the same weights, tiles and dtype, both with its blend of raw neighbours. All of it is
@@ -39,10 +40,13 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+from torch import nn
 
 from benchmarks.attention import PEERS
 from benchmarks.script import measured_here, names, positive
 from h3runtime.backends.cnn.select import steps_named
+from h3runtime.backends.linear.base import install
+from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.vit.select import choose_steps
 from h3runtime.backends.vit.triton import TritonSteps
 from h3runtime.checkpoint.synthetic.layouts import VideoVaeSizes, video_vae_shapes
@@ -52,6 +56,7 @@ from h3runtime.engine import determinism
 from h3runtime.engine.device import choose_device, tile_room
 from h3runtime.errors import H3Error, Offence, invalid
 from h3runtime.observe.cores import engine_threads
+from h3runtime.quant.stored import PlainWeight
 from h3runtime.vae.chunks import decoded_frames, encoded_latents
 from h3runtime.vae.video_config import VideoVaeConfig
 from h3runtime.vae.video_pixels import PIXEL_MEAN, PIXEL_STD, denormalise, to_bytes
@@ -88,7 +93,7 @@ PEER_NAMES: Final = (
     (r"ff\.w2", "ff.net.2"),
 )
 """conditioning contract §4.3."""
-WAYS: Final = ("unbatched", "batched", "fused", "diffusers")
+WAYS: Final = ("unbatched", "batched", "fused", "fp8", "diffusers")
 SHORTEST: Final = 22
 """Frames of the clip that warms up: one piece of a decode, two of an encode."""
 
@@ -148,14 +153,15 @@ def measure(asked: Asked, device_name: str, output: Path | None = None) -> dict[
     size, dtype = SIZES[asked.sizes], getattr(torch, asked.dtype)
     vae = made_vae(size, dtype, device)
     peer = None if asked.peer is None else peer_of(vae, size, dtype)
+    coded = in_fp8(vae) if "fp8" in asked.ways and _multiplies_fp8(device) else None
     say(f"made the VAE{'' if peer is None else ' and the peer of it'}")
     latents = torch.randn(1, 24, encoded_latents(asked.frames), asked.height // 16, asked.width // 16, device=device)
     pixels = torch.randint(0, 256, (asked.frames, asked.height, asked.width, 3), dtype=torch.uint8, device=device)
     halves = (
-        Half("decode", decodes(vae, peer, latents), asked.ways, asked.runs),
+        Half("decode", decodes(vae, peer, latents, coded), asked.ways, asked.runs),
         Half("encode", encodes(vae, peer, pixels), asked.ways, asked.encode_runs),
     )
-    halves[0].compare(decodes(vae, peer, latents[:, :, : encoded_latents(SHORTEST)])[0])
+    halves[0].compare(decodes(vae, peer, latents[:, :, : encoded_latents(SHORTEST)], coded)[0])
     halves[1].compare(encodes(vae, peer, pixels[:SHORTEST])[0])
     report: dict[str, Any] = {}
     for number, half in ((n, half) for n in range(1, 1 + max(asked.runs, asked.encode_runs)) for half in halves):
@@ -172,15 +178,19 @@ Way = Callable[[], torch.Tensor]
 Judge = Callable[[torch.Tensor, torch.Tensor], float]
 
 
-def decodes(vae: VideoVae, peer: Any, latents: torch.Tensor) -> tuple[dict[str, Way], Judge, str]:
-    """Every way to bytes uint8 [F, H, W, 3]; how two of them compare."""
+def decodes(
+    vae: VideoVae, peer: Any, latents: torch.Tensor, coded: VideoVae | None = None
+) -> tuple[dict[str, Way], Judge, str]:
+    """Every way to bytes uint8 [F, H, W, 3]; how two of them compare. coded: `in_fp8`."""
     mean, std = _per_channel(LATENTS_MEAN, latents), _per_channel(LATENTS_STD, latents)
 
-    def ours(name: str, room: int) -> torch.Tensor:
-        _use(vae, name)
-        return torch.cat([to_bytes(part) for part in vae.decode_chunks(latents, blend="raw", room=room)])
+    def ours(name: str, room: int, by: VideoVae = vae) -> torch.Tensor:
+        _use(by, name)
+        return torch.cat([to_bytes(part) for part in by.decode_chunks(latents, blend="raw", room=room)])
 
     ways = _our_ways(ours, latents.device)
+    if coded is not None:
+        ways["fp8"] = lambda: ours("triton", tile_room(latents.device), coded)
     if peer is not None:
         z = (latents * std + mean).to(vae.dtype)
         ways["diffusers"] = lambda: _by_peer(lambda: to_bytes(denormalise(peer.decode(z).sample)))
@@ -338,6 +348,23 @@ def made_vae(size: Size, dtype: torch.dtype, device: torch.device) -> VideoVae:
         else:
             parameter.mul_(0.1).add_(1)
     return vae
+
+
+def _multiplies_fp8(device: torch.device) -> bool:
+    return not TritonSteps().why_unavailable(device) and not Fp8Linear().why_unavailable(device)
+
+
+def in_fp8(vae: VideoVae) -> VideoVae:
+    """The same VAE, of the same tensors but for the linears of the decoder's blocks."""
+    with torch.device("meta"):
+        coded = VideoVae(vae.config, vae.dtype, vae.tiling)
+    coded.load_state_dict(vae.state_dict(), assign=True)
+    assert coded.decoder is not None
+    blocks, device = coded.decoder.transformer_blocks, next(vae.parameters()).device
+    for name, linear in list(blocks.named_modules()):
+        if isinstance(linear, nn.Linear):
+            install(blocks, name, Fp8Linear(), PlainWeight(linear.weight.data, linear.bias.data), device)
+    return coded
 
 
 def peer_of(vae: VideoVae, size: Size, dtype: torch.dtype) -> Any:
