@@ -27,7 +27,7 @@ PREFERENCES: Final = (
     Preference(
         (9, 0),
         ("fa4", "cudnn_sdpa", "sdpa"),
-        "performance.md, one H200, S = 37,810: 61.2, 72.8 and 114.0 ms in BF16",
+        "benchmarks/LOG.md, one H200, S = 37,810: 61.1, 72.8 and 72.7 ms in BF16; the last is PyTorch's choice",
     ),
     Preference(
         (10, 0),

@@ -118,7 +118,7 @@ def test_auto_follows_the_row_of_the_architecture(facts: DeviceFacts, chosen: st
 
 def test_auto_says_why_it_passed_others_over() -> None:
     _, why = attentions(without(H200, "flash_attn")).choose("auto")
-    assert "fa4: flash-attn-4 is not installed" in why and "performance.md" in why
+    assert "fa4: flash-attn-4 is not installed" in why and "benchmarks/LOG.md, one H200" in why
 
 
 def test_every_row_has_its_source_and_ends_with_what_always_runs() -> None:
