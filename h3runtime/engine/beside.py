@@ -5,20 +5,21 @@
     own         `-> sound (small kernels, between those of the pictures) -> host
 
 The sound must be whole before ffmpeg starts, but not before pictures are made: all of it hides behind the first chunk.
-On CUDA it has a stream of its own, and nothing on the way to the first chunk may wait for the device. On a CPU the
-first chunk is decoded in a thread of its own, with as many numeric threads as the sound, on cores that are left to
-ffmpeg, which has nothing to do yet; where there are too few for both, one comes after the other. Every number is the
-same each way. Fed and read by `clip`.
+On CUDA it has a stream of its own, and nothing on the way to the first chunk may wait for the device. On a CPU chunks
+are decoded in a thread, with as many numeric threads as the sound, on cores that have nothing to do until ffmpeg starts
+and little afterwards; two at most are there, made or being made, that nobody is done with. Where there are too few
+cores for both, one comes after the other. Every number is the same each way. Fed and read by `clip`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import queue
+import threading
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from types import TracebackType
-from typing import Any, Generic, NoReturn, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import torch
 
@@ -34,9 +35,10 @@ class Beside:
 
     def __init__(self, device: torch.device) -> None:
         self.on_device = device.type == "cuda"
-        self._in_thread = not self.on_device and 2 * torch.get_num_threads() <= usable_cores()
+        self.in_thread = not self.on_device and 2 * torch.get_num_threads() <= usable_cores()
         self._stream: Any = None
-        self._ahead: _Ahead[Any] | None = None
+        self._thread: _Ahead[Any] | None = None
+        self._left = threading.Event()
         if self.on_device:
             # Above the pictures: its kernels are small, and somebody waits for them.
             self._stream = torch.cuda.Stream(device, priority=-1)  # type: ignore[no-untyped-call]
@@ -48,59 +50,59 @@ class Beside:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._ahead is not None:
-            self._ahead.wait()
+        self._left.set()
+        if self._thread is not None:
+            self._thread.end()
 
     def stream(self) -> AbstractContextManager[Any]:
         """Inside, work is enqueued beside that of the current stream. Copies to the host wait for it alone."""
         return torch.cuda.stream(self._stream) if self.on_device else nullcontext()
 
     @property
-    def ahead(self) -> int:
-        """How many items `begun` begins."""
-        return int(self.on_device or self._in_thread)
+    def left(self) -> bool:
+        """Nobody waits any more for what is made in a thread."""
+        return self._left.is_set()
 
     def begun(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The same items; the first one is enqueued now, or made in a thread from now on."""
+        """The same items; the first one is enqueued now, or each is made in a thread, the first one from now on."""
         if self.on_device:
             return chain([next(items)], items)
-        if not self._in_thread:
+        if not self.in_thread:
             return items
-        self._ahead = _Ahead(items)
-        return self._ahead.items()
+        self._thread = _Ahead(items)
+        return self._thread.items()
 
 
 class _Ahead(Generic[Item]):
-    """The first of some items, made in a thread. What it raises is raised by whoever asks for it."""
+    """Items made in a thread, one ahead of whoever takes them; what it raises is raised there."""
 
     def __init__(self, items: Iterator[Item]) -> None:
-        self._items, self._threads = items, torch.get_num_threads()
-        self._first: Callable[[], Item] | None = None
+        self._items, self._numeric_threads = items, torch.get_num_threads()
+        self._wanted = threading.Semaphore(2)
+        # Each of one item; of none behind the last one.
+        self._made: queue.SimpleQueue[list[Item] | BaseException] = queue.SimpleQueue()
+        self._ended = False
         self._worker = Worker(self._make)
         self._worker.start()
 
     def items(self) -> Iterator[Item]:
-        self.wait()
-        assert self._first is not None
-        first, self._first = self._first, None
-        # No variable holds what it gives while the next ones are made.
-        yield first()
-        del first
-        yield from self._items
+        while made := self._made.get():
+            if isinstance(made, BaseException):
+                raise made
+            yield made.pop()
+            self._wanted.release()
 
-    def wait(self) -> None:
-        """Until it is made. The stop of a job ends it as it ends any other work."""
+    def end(self) -> None:
+        """Make no more, and wait for the one that is being made."""
+        self._ended = True
+        self._wanted.release()
         self._worker.join()
 
     def _make(self) -> None:
         # A thread begins with as many numeric threads as the process would, whatever this one was given.
-        torch.set_num_threads(self._threads)
+        torch.set_num_threads(self._numeric_threads)
         try:
-            made = [next(self._items)]
-            self._first = made.pop
+            while self._wanted.acquire() and not self._ended:
+                self._made.put(list(islice(self._items, 1)))
         except BaseException as error:
-            self._first = partial(_raise, error)
-
-
-def _raise(error: BaseException) -> NoReturn:
-    raise error
+            self._made.put(error)

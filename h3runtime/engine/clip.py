@@ -82,7 +82,7 @@ def _write_clip(
     found = {"latents": check_latents(figures, synthetic=target.synthetic)}
     refuse(found, "sampling")
     with run.stage("audio_decode"):
-        chunks = beside.begun(_chunks(latents, vaes, target.blend, run, untold=beside.ahead))
+        chunks = beside.begun(_chunks(latents, vaes, target.blend, run, beside))
         with beside.stream():
             waveform = decode_sound(latents, vaes)
         found["audio"] = check_audio(waveform, synthetic=target.synthetic)
@@ -91,9 +91,12 @@ def _write_clip(
     poster = Poster(shape.frames) if target.shown else None
     tail = Tail(target.tail, target.scratch, shape, waveform, run.check_stop)
     with _writer(target, shape, delivered, tool, run) as writer, tail:
-        with run.stage("video_decode", plan(latents.video.shape[2]).chunks):
+        count = plan(latents.video.shape[2]).chunks
+        with run.stage("video_decode", count):
             watch = VideoChecks(vaes.video.tiling.split(shape.width), vaes.video.tiling.split(shape.height))
-            for chunk in to_host(chunks):
+            for done, chunk in enumerate(to_host(chunks), 1):
+                if beside.in_thread:
+                    run.step(min(done, count), count)
                 watch.feed(chunk.pixels, finite=chunk.finite)
                 writer.put(chunk.pixels)
                 tail.put(chunk.pixels)
@@ -126,19 +129,21 @@ def decode_frames(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run) -> I
     return to_host(_chunks(latents, vaes, blend, run))
 
 
-def _chunks(latents: Latents, vaes: Vaes, blend: BlendRule, run: Run, untold: int = 0) -> Iterator[torch.Tensor]:
-    """The same on the device. Nothing is done before the first one is asked for. untold: the first so many are no steps
-    of a stage: they are begun during another one, and in another thread maybe."""
+def _chunks(
+    latents: Latents, vaes: Vaes, blend: BlendRule, run: Run, beside: Beside | None = None
+) -> Iterator[torch.Tensor]:
+    """The same on the device. Nothing is done before the first one is asked for, by `beside` maybe."""
 
     def on_chunk(done: int, chunks: int) -> None:
-        if done > untold:
+        # One that is begun ahead is no step of the sound's; what is made in a thread is told by who takes it.
+        if beside is None or not (beside.in_thread or (beside.on_device and done == 1)):
             run.step(done, chunks)
 
     device = vaes.audio.latents_mean.device
     yield from vaes.video.decode_chunks(
         latents.video.to(device),
         blend=blend,
-        should_stop=run.should_stop,
+        should_stop=lambda: run.should_stop() or (beside is not None and beside.left),
         on_chunk=on_chunk,
         room=tile_room(device),
     )

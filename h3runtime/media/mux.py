@@ -116,6 +116,8 @@ class ClipWriter:
         self._abandoned = threading.Event()
         self._failure: BaseException | None = None
         self._taken = 0
+        # Of a stop while frames are still put: whoever makes them knows.
+        self._stage: str | None = None
         self._thread: Worker | None = None
         self._folder: Path | None = None
 
@@ -154,6 +156,7 @@ class ClipWriter:
         """
         if self._taken != self._shape.frames:
             raise ValueError(f"{self._taken} frames, {self._shape.frames} were promised")
+        self._stage = STAGE
         self._hand_over(None)
         signs = _Signs(self._progress, on_alive)
         while self._writing():
@@ -230,7 +233,7 @@ class ClipWriter:
         if self._failure is not None:
             raise encoder_fault(self._failure, self._clip.parent)
         if self._should_stop():
-            raise JobCancelled("The job was cancelled", stage=STAGE)
+            raise JobCancelled("The job was cancelled", stage=self._stage)
 
     def _write(self, child: Child) -> None:
         """The writer thread: chunks to ffmpeg until the sentinel, then its end. Owns the child."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import nullcontext
 
@@ -54,49 +55,55 @@ def test_a_cpu_without_cores_for_both_begins_nothing_ahead(monkeypatch) -> None:
     taken: list[int] = []
     with _cores(monkeypatch, 1) as made, made.stream():
         chunks = made.begun(_items(taken))
-        assert made.ahead == 0 and taken == []
+        assert not made.in_thread and taken == []
         assert list(chunks) == [0, 1, 2]
 
 
-def test_a_cpu_with_cores_for_both_makes_the_first_chunk_in_a_thread(monkeypatch) -> None:
+def test_a_cpu_with_cores_for_both_makes_chunks_in_a_thread_one_ahead(monkeypatch) -> None:
     makers: list[tuple[int, int]] = []
+    second, third = threading.Event(), threading.Event()
 
     def items() -> Iterator[int]:
-        for index in range(2):
+        for index, event in enumerate([threading.Event(), second, third]):
             makers.append((threading.get_ident(), torch.get_num_threads()))
+            event.set()
             yield index
 
     with _cores(monkeypatch, 0) as made:
         chunks = made.begun(items())
-        assert made.ahead == 1 and list(chunks) == [0, 1]
-    (first, threads), (second, _) = makers
-    assert first != second == threading.get_ident()
-    assert threads == torch.get_num_threads()
+        assert next(chunks) == 0
+        assert second.wait(10) and not third.wait(0.05)
+        assert list(chunks) == [1, 2]
+    assert len({maker for maker, _ in makers} | {threading.get_ident()}) == 2
+    assert {threads for _, threads in makers} == {torch.get_num_threads()}
 
 
-def test_what_the_first_chunk_raises_is_raised_where_it_is_asked_for(monkeypatch) -> None:
+def test_what_a_chunk_raises_is_raised_where_it_is_taken(monkeypatch) -> None:
     def items() -> Iterator[int]:
-        raise JobCancelled("the job was cancelled")
         yield 0
+        raise JobCancelled("the job was cancelled")
 
     with _cores(monkeypatch, 0) as made:
         chunks = made.begun(items())
+        assert next(chunks) == 0
         with pytest.raises(JobCancelled):
             next(chunks)
 
 
 def test_nothing_runs_on_behind_a_failure(monkeypatch) -> None:
-    begun, go, done = threading.Event(), threading.Event(), []
+    begun, made = threading.Event(), []
 
-    def items() -> Iterator[int]:
-        begun.set()
-        go.wait(10)
-        done.append(True)
-        yield 0
+    with pytest.raises(NumericalError), _cores(monkeypatch, 0) as beside:
 
-    with pytest.raises(NumericalError), _cores(monkeypatch, 0) as made:
-        made.begun(items())
+        def items() -> Iterator[int]:
+            for index in range(1000):
+                begun.set()
+                while not beside.left:
+                    time.sleep(0.001)
+                made.append(index)
+                yield index
+
+        beside.begun(items())
         assert begun.wait(10)
-        go.set()
         raise NumericalError("the sound is not finite")
-    assert done == [True]
+    assert len(made) == 1
