@@ -21,6 +21,7 @@ from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.select import choose_producers, producers_choice
 from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear, vae_linear_choice
 from h3runtime.backends.linear.switching import LoadedLinears, told_layers, use
 from h3runtime.backends.vit.select import steps_choice
@@ -385,6 +386,8 @@ class ResidentEngine:
         if self.settings.vae_tile_size != TRAINED_TILE:
             size = f"video VAE tiles of {self.settings.vae_tile_size} px"
             found.append(f"{size}: only {TRAINED_TILE} was trained, expect a grid")
+        if (name := self._vae_linear[0].name) != DequantLinear.name:
+            found.append(f"the video decoder multiplies in {name}: its pictures are near those of FP16, not the same")
         if task is None:
             found += [
                 f"the adapter {facts.file} can't be used: {facts.fault}" for facts in self.adapters.facts if facts.fault
