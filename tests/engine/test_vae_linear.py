@@ -8,6 +8,8 @@ import torch
 from benchmarks.vae import psnr
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.dequant import DequantLinear
+from h3runtime.backends.linear.int8 import Int8Linear
+from h3runtime.core import Task
 from h3runtime.engine.load import Loader
 from h3runtime.engine.paths import VAE_PATHS, model_paths
 from h3runtime.errors import InvalidRequest
@@ -45,3 +47,10 @@ def test_8_bits_are_the_blocks_alone_and_near_the_definition() -> None:
 def test_a_backend_that_no_vae_has_is_refused_before_a_file_is_opened() -> None:
     with pytest.raises(InvalidRequest, match="vae_linear"):
         loaded("nvfp4")
+
+
+def test_a_job_is_told_that_its_pictures_are_not_those_of_fp16(engine, monkeypatch) -> None:
+    exact = engine._warnings(Task.T2VA)
+    monkeypatch.setattr(engine, "_vae_linear", (Int8Linear(), "asked for by name"))
+    (found,) = set(engine._warnings(Task.T2VA)) - set(exact)
+    assert "int8" in found

@@ -1,9 +1,9 @@
 """`triton`: our own kernels, one pass over memory for each step, and cuDNN's attention; CUDA only.
 
 Gated values and residual sums equal the definition bit for bit; norms add their squares in another order, which moves
-at most one element in a thousand by one ulp; attention is another kernel of the same precision. A clip of random weights
-at the published sizes, decoded 14 tiles at once, was 59.3 dB PSNR from the definition's, of one tile after another.
-Imports `h3_kernels`, and Triton with it, at the first call. Fed by the blocks; holds nothing.
+at most one element in a thousand by one ulp; attention is another kernel of the same precision. A clip of random
+weights at the published sizes, decoded 14 tiles at once, was 59.3 dB PSNR from the definition's, of one tile after
+another. Imports `h3_kernels`, and Triton with it, at the first call. Fed by the blocks; holds nothing.
 """
 
 from __future__ import annotations
