@@ -12,11 +12,13 @@ reads which vector (`timeline`), nor when vectors are made (`plan`), nor puts th
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Final, overload
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+
+from h3runtime.backends.linear.base import BackendLinear
 
 MAX_PERIOD: Final = 10_000.0
 """Longest period of the timestep sinusoid (dit-contract §4.5)."""
@@ -58,6 +60,15 @@ class AdaLn(nn.Module):
         super().__init__()
         self.linear = nn.Linear(time_dim, out)
 
-    def forward(self, e: torch.Tensor) -> torch.Tensor:
-        projected: torch.Tensor = self.linear(e)
-        return projected
+    @overload
+    def forward(self, e: torch.Tensor) -> torch.Tensor: ...
+
+    @overload
+    def forward(self, e: list[torch.Tensor]) -> list[torch.Tensor]: ...
+
+    def forward(self, e: torch.Tensor | list[torch.Tensor]) -> torch.Tensor | list[torch.Tensor]:
+        """[M, time_dim] -> [M, out]; of several each by itself, with a stored weight decoded once."""
+        if isinstance(e, torch.Tensor):
+            projected: torch.Tensor = self.linear(e)
+            return projected
+        return self.linear.each(e) if isinstance(self.linear, BackendLinear) else [self.linear(one) for one in e]

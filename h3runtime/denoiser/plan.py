@@ -57,15 +57,17 @@ class Projector:
 
     def block(self, index: int, e: torch.Tensor) -> torch.Tensor:
         """[M, time_dim] -> [M*3, 6*hidden]; modality rows of a timestep are neighbours."""
-        table: torch.Tensor = self.blocks[index](e)
-        return table.reshape(e.shape[0] * MODALITIES, -1).to(self.dtype)
+        return self._table(self.blocks[index](e))
+
+    def _table(self, made: torch.Tensor) -> torch.Tensor:
+        return made.reshape(made.shape[0] * MODALITIES, -1).to(self.dtype)
 
     def together(self, timelines: Sequence[Timeline]) -> list[Tables]:
-        """Tables of several forwards, block by block, so that each projection's weight is read in one go."""
+        """Tables of several forwards, block by block, so that each projection's weight is read and decoded once."""
         embedded = [self.embed(timeline) for timeline in timelines]
-        made = [[self.block(i, e) for e in embedded] for i in range(len(self.blocks))]
+        made = [[self._table(table) for table in block(embedded)] for block in self.blocks]
         columns = zip(*made, strict=True) if made else [()] * len(embedded)
-        return [Tables(held.__getitem__, self.final(e)) for held, e in zip(columns, embedded, strict=True)]
+        return [Tables(held.__getitem__, last) for held, last in zip(columns, self.final(embedded), strict=True)]
 
     def lazily(self, timeline: Timeline) -> Tables:
         """Tables of one forward that makes each block's when it gets there, for timelines beyond the budget."""

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from h3runtime.backends.linear.base import BackendLinear, install
 from h3runtime.backends.linear.dequant import DequantLinear, dense, install_plain
 from h3runtime.backends.linear.embedding import Int8Embedding, install_embedding
+from h3runtime.backends.linear.resident import Fp32Linear, ResidentBf16Linear
 from h3runtime.quant import asym_w4a8, awq_w4a16, convrot_w4a4, fp8, int8, mxfp8, nvfp4
 from h3runtime.quant.stored import (
     AsymInt4Weight,
@@ -23,6 +24,7 @@ from h3runtime.quant.stored import (
     PlainWeight,
     StoredWeight,
 )
+from tests.backends import linears
 
 CPU = torch.device("cpu")
 
@@ -149,3 +151,14 @@ def test_an_int8_embedding_decodes_the_rows_asked_for() -> None:
     ids = torch.tensor([[3, 39], [0, 3]])
     assert isinstance(model["embed"], Int8Embedding)
     assert torch.equal(model["embed"](ids), int8.dequantize_fp32(table)[ids])
+
+
+@pytest.mark.parametrize("backend", [DequantLinear(), ResidentBf16Linear(), Fp32Linear()], ids=lambda b: b.name)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("name", ["bf16", "fp16", "nvfp4", "int8_convrot_64", "fp8", "awq_w4a16"])
+def test_several_inputs_give_what_each_gives_by_itself(backend, dtype, name: str) -> None:
+    """Bit for bit, with the weight decoded once."""
+    stored = linears.with_extras(linears.stored_forms()[name])
+    layer = BackendLinear(backend, backend.prepare(stored, CPU))
+    several = [linears.activations(rows).to(dtype) for rows in (2, 3, 3)]
+    assert all(torch.equal(a, layer(x)) for a, x in zip(layer.each(several), several, strict=True))

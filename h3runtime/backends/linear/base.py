@@ -6,6 +6,7 @@ follows the choice of backend is `switched`; `switching` may give it another bac
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -96,6 +97,14 @@ class BackendLinear(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y: torch.Tensor = self.backend.apply(x, self.resident)
         return y
+
+    def each(self, several: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """What `forward` gives of each, all of one dtype; by a backend that can, with the weight decoded once."""
+        together: Any = getattr(self.backend, "apply_each", None)
+        if together is None:
+            return [self(x) for x in several]
+        made: list[torch.Tensor] = together(several, self.resident)
+        return made
 
 
 def install(

@@ -9,6 +9,7 @@ marker's `full_precision_matrix_mult` change nothing here: what the latter asks 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -70,6 +71,12 @@ class DequantLinear:
     def apply(self, x: torch.Tensor, resident: Any) -> torch.Tensor:
         bias = None if resident.bias is None else resident.bias.to(x.dtype)
         return F.linear(scaled(x, resident), dense(resident, x.dtype), bias)
+
+    def apply_each(self, several: Sequence[torch.Tensor], resident: Any) -> list[torch.Tensor]:
+        """`apply` to each of some inputs of one dtype, which the weight is decoded to once."""
+        scale = getattr(resident, "pre_quant_scale", None)
+        ready = PlainWeight(dense(resident, several[0].dtype), resident.bias, pre_quant_scale=scale)
+        return [self.apply(x, ready) for x in several]
 
 
 def moved(stored: StoredWeight, device: torch.device) -> StoredWeight:
