@@ -22,9 +22,9 @@ def parts_of(facts: dict[str, Any]) -> dict[str, float]:
     return found
 
 
-def told(capsys: pytest.CaptureFixture[str], out: Path, *sides: str) -> dict[str, Any]:
+def told(capsys: pytest.CaptureFixture[str], out: Path, *sides: str, steps: int = 4) -> dict[str, Any]:
     """The facts of a comparison that came to its end."""
-    code, facts, err = compare(capsys, out, "--steps", "4", *sides)
+    code, facts, err = compare(capsys, out, "--steps", str(steps), *sides)
     assert code == 0 and facts, err
     return facts
 
@@ -54,9 +54,10 @@ def test_eight_bit_weights_take_an_engine_of_their_own(
     note("fp8: " + ", ".join(f"{name} {far:.4f}" for name, far in found.items() if far))
 
 
+@pytest.mark.timeout(300)
 def test_two_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path, note: Note) -> None:
     sides = ("--a", "device=cpu,linear=dequant", "--b", "device=cuda,linear=dequant")
-    facts = told(capsys, tmp_path / "ab", *sides)
+    facts = told(capsys, tmp_path / "ab", *sides, steps=2)
     found = parts_of(facts)
     assert facts["engines"] == "beside" and max(found.values()) < 0.01 and facts["video"]["ssim"] > 0.9
     note("CPU and CUDA: " + ", ".join(f"{name} {far:.1e}" for name, far in found.items()))

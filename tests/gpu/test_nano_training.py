@@ -54,7 +54,7 @@ def test_recorded_steps_are_those_that_the_host_launches(lectern: Lectern, cuda:
     assert torch.allclose(eager.figures, recorded.figures, rtol=0.05)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch.compile of torch 2.11 warns of its own parts
+@pytest.mark.filterwarnings("ignore")  # torch.compile of torch 2.11 warns of its own parts
 def test_every_way_runs_and_the_fastest_is_kept(lectern: Lectern, cuda: torch.device, note: Note) -> None:
     told: list[str] = []
     trainer = joint.Trainer(small_pupil(cuda), lectern, joint.Recipe(compiled=True), told.append)
