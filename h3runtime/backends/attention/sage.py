@@ -60,7 +60,7 @@ class SageKernel:
 
 
 FP16: Final = SageKernel("sageattn_qk_int8_pv_fp16_cuda", {"pv_accum_dtype": "fp32"}, "_qattn_sm80", 4.0)
-TRITON: Final = SageKernel("sageattn_qk_int8_pv_fp16_triton", copies=6.0)
+TRITON: Final = SageKernel("sageattn_qk_int8_pv_fp16_triton", copies=4.0)
 FP8: Final = SageKernel("sageattn_qk_int8_pv_fp8_cuda", {"pv_accum_dtype": "fp32+fp32"}, "_qattn_sm89")
 FP8PP: Final = SageKernel("sageattn_qk_int8_pv_fp8_cuda", {"pv_accum_dtype": "fp32+fp16"}, "_qattn_sm89")
 FP8_HOPPER: Final = SageKernel(
