@@ -118,13 +118,13 @@ def quantize(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tile: Tile) -> Q
         q, made.q, made.q_scales, *_strides(q), *sizes, softmax_scale, BLOCK=ROWS_OF_BLOCK, D=width, **_exactly(8)
     )
     quantize_k_kernel[(groups, padded // tile.keys)](
-        k, found.k_mean, made.k, made.k_scales, *_strides(k), *sizes, blocks, BLOCK=tile.keys, D=width, **_exactly(8)
+        k, found.k_mean, made.k, made.k_scales, *_strides(k), *sizes, blocks, BLOCK=tile.keys, D=width, **_exactly(16)
     )
-    sums = q.new_empty(*grid, width, dtype=torch.float32)
-    views = v, found.v_mean, found.v_scales, made.v, sums, *_strides(v)
+    views = v, found.v_mean, found.v_scales, made.v, *_strides(v)
     kind = {"D": width, "INTERPRETED": _interpreted()}
-    quantize_v_kernel[grid](*views, *sizes, BLOCK=ROWS_OF_BLOCK, **kind, **_exactly(8))
-    centre_kernel[(groups,)](made.v_mean, made.v_scales, sums, rows, grid[1], BLOCK=32, D=width, **_exactly(8))
+    quantize_v_kernel[grid](*views, *sizes, BLOCK=ROWS_OF_BLOCK, **kind, **_exactly(4))
+    centre = made.v, made.v_mean, made.v_scales, rows, padded
+    centre_kernel[(groups * width // 8,)](*centre, CHANNELS=8, BLOCK=1024, **_exactly(4))
     return made
 
 

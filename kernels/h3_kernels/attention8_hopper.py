@@ -7,10 +7,11 @@ A program has 128 queries of one head and three groups of four warps:
     2 consumers   of 64 queries each, block after block: x = q k^T by the tensor cores; maximum, exp2 and sums; p v by
                   the tensor cores again
 
-Nothing overlaps inside a consumer, and nothing orders the two: they drift apart until one's exponentials run beside the
-other's products. Starting the next product early, and handing turns from one to the other, were both tried and slower,
-since blocks then have 128 keys, for want of registers, and every block costs a pass over acc. Of a consumer's 240
-registers a thread (24 for the producer) x takes 128, acc 64; p in 8 bits takes 32 and p v 64 when x is done with.
+Inside a consumer nothing overlaps. The two take turns (`turns`): from its p v to the end of its next q k one has the
+tensor cores, while the other is at its exponentials; left alone they run side by side and wait for the same unit. That
+is 7 % of the time. Starting products early inside a consumer was slower: for want of registers blocks then have 128
+keys, and every block costs a pass over acc. Of a consumer's 240 registers a thread (24 for the producer) x takes 128,
+acc 64 and q 16; p in 8 bits takes 32 and p v 64 when x is done with.
 
 The tensor cores keep 14 bits of an FP8 product's running sum. They add up one block alone; acc is FP32, and as it has
 to be faded for every block anyway, adding to it costs nothing.
@@ -152,8 +153,9 @@ def _produce(q_codes, k_codes, v_codes, queries, keys, values, q_row, k_row, v_r
 
 
 @gluon.jit
-def _consume(ME: gl.constexpr, queries, keys, values, q_scales, row, shared):
+def _consume(ME: gl.constexpr, queries, keys, values, turns, q_scales, row, shared):
     """Pointers are those of this head; q_scales that of this program's first query, which is number `row`."""
+    OTHER: gl.constexpr = (ME + 1) % CONSUMERS
     k_scales, v_scales, v_mean, out, row_stride, rows, blocks = shared
     row += ME * ROWS
     q_scale = gl.load(q_scales + ME * ROWS + gl.arange(0, ROWS, layout=PER_ROW))
@@ -163,16 +165,22 @@ def _consume(ME: gl.constexpr, queries, keys, values, q_scales, row, shared):
     none = gl.zeros([ROWS, D], gl.float32, SUMS)
     origin = gl.full([ROWS, KEYS], ORIGIN_BITS, gl.int32, SUMS)
     queries.wait(ME)
-    q = queries.tiles.index(ME)
+    q = queries.tiles.index(ME).load(LEFT)
+    mbarrier.wait(turns.index(ME), 0)
     for i in range(blocks):
         scale = q_scale * gl.load(k_scales + i)
         sums = warpgroup_mma_wait(0, deps=[warpgroup_mma(q, keys.take(i), origin, is_async=True)])
+        mbarrier.arrive(turns.index(OTHER), count=1)
         keys.release(i)
         p, high, total, fade = _softmax(sums, high, total, scale)
-        part = warpgroup_mma(_left(p), values.take(i), none, use_acc=False, is_async=True)
+        p = _left(p)
+        v = values.take(i)
+        mbarrier.wait(turns.index(ME), (i + 1) & 1)
+        part = warpgroup_mma(p, v, none, use_acc=False, is_async=True)
         part = warpgroup_mma_wait(0, deps=[part])
         values.release(i)
         acc = acc * fade[:, None] + part
+    mbarrier.arrive(turns.index(OTHER), count=1)
     total -= (blocks * KEYS - rows) * _exp2(P_SHIFT - high)
     d = gl.arange(0, D, layout=PER_CHANNEL)
     result = acc * (1.0 / total)[:, None] * gl.load(v_scales + d)[None, :] + gl.load(v_mean + d)[None, :]
@@ -205,6 +213,10 @@ def attention8_hopper_kernel(
     queries = _ring(q_codes, CONSUMERS, 1)
     keys = _ring(k_codes, STAGES, CONSUMERS)
     values = _ring(v_codes, STAGES, CONSUMERS)
+    turns = gl.allocate_shared_memory(gl.int64, [CONSUMERS, 1], mbarrier.MBarrierLayout())
+    for consumer in gl.static_range(CONSUMERS):
+        mbarrier.init(turns.index(consumer), count=1)
+    mbarrier.arrive(turns.index(0), count=1)
     fence_async_shared()
     q_scales += first + row
     k_scales += which * blocks
@@ -214,8 +226,8 @@ def attention8_hopper_kernel(
     shared = k_scales, v_scales, v_mean, out, row_stride, rows, blocks
     gl.warp_specialize(
         [
-            (_consume, (0, queries, keys, values, q_scales, row, shared)),
-            (_consume, (1, queries, keys, values, q_scales, row, shared)),
+            (_consume, (0, queries, keys, values, turns, q_scales, row, shared)),
+            (_consume, (1, queries, keys, values, turns, q_scales, row, shared)),
             (_produce, (q_codes, k_codes, v_codes, queries, keys, values, first + row, first, which * D, blocks)),
         ],
         [4, 4],

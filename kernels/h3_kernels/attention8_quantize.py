@@ -176,7 +176,6 @@ def quantize_v_kernel(
     mean,
     scales,
     codes,
-    sums,
     batch_stride,
     row_stride,
     head_stride,
@@ -188,8 +187,7 @@ def quantize_v_kernel(
     INTERPRETED: tl.constexpr,
 ):
     """Program (B*H, block): less the channel's mean, E4M3 by a scale per channel, turned to [D, padded] since 8-bit
-    operands are multiplied along contiguous rows, and in the order that the module's docstring gives. Of the codes also
-    the sum over the block, fp32 [B*H, blocks, D]."""
+    operands are multiplied along contiguous rows, and in the order that the module's docstring gives."""
     which = tl.program_id(0)
     place = tl.arange(0, BLOCK)
     # Bits of a place within 16: t1 t0 g j; of its key: g t1 t0 j.
@@ -200,22 +198,18 @@ def quantize_v_kernel(
     x = tl.where((at < rows)[:, None], x - tl.load(mean + which * D + d)[None, :], 0.0)
     x = x * tl.div_rn(1.0, tl.load(scales + which * D + d))[None, :]
     turned = (which.to(tl.int64) * D + d)[:, None] * padded + (tl.program_id(1) * BLOCK + place)[None, :]
-    x = to_e4m3(x, INTERPRETED)
-    tl.store(codes + turned, tl.trans(x))
-    block = which.to(tl.int64) * tl.num_programs(1) + tl.program_id(1)
-    tl.store(sums + block * D + d, tl.sum(x.to(tl.float32), 0))
+    tl.store(codes + turned, tl.trans(to_e4m3(x, INTERPRETED)))
 
 
-@triton.jit(do_not_specialize=["rows", "blocks"])
-def centre_kernel(v_mean, v_scales, sums, rows, blocks, BLOCK: tl.constexpr, D: tl.constexpr):
-    """Program (B*H), in place. What rounding to E4M3 adds to all values of a channel on average would be in every
-    result; over many keys it is more than all that a result has of its own."""
-    d = tl.arange(0, D)
-    total = tl.zeros([D], tl.float32)
-    for start in range(0, blocks, BLOCK):
+@triton.jit(do_not_specialize=["rows"])
+def centre_kernel(codes, v_mean, v_scales, rows, padded, CHANNELS: tl.constexpr, BLOCK: tl.constexpr):
+    """Program (some of the B*H*D channels); v_mean in place. What rounding to E4M3 adds to all values of a channel on
+    average would be in every result; over many keys it is more than all that a result has of its own."""
+    channel = tl.program_id(0) * CHANNELS + tl.arange(0, CHANNELS)
+    total = tl.zeros([CHANNELS, BLOCK], tl.float32)
+    for start in range(0, padded, BLOCK):
         at = start + tl.arange(0, BLOCK)
-        place = (tl.program_id(0) * blocks + at).to(tl.int64)[:, None] * D + d[None, :]
-        total += tl.sum(tl.load(sums + place, mask=(at < blocks)[:, None], other=0.0), 0)
-    place = tl.program_id(0) * D + d
-    error = tl.div_rn(total, rows * 1.0) * tl.load(v_scales + place)
-    tl.store(v_mean + place, tl.load(v_mean + place) - error)
+        place = codes + channel.to(tl.int64)[:, None] * padded + at[None, :]
+        total += tl.load(place, mask=(at < padded)[None, :], other=0.0).to(tl.float32)
+    error = tl.div_rn(tl.sum(total, 1), rows * 1.0) * tl.load(v_scales + channel)
+    tl.store(v_mean + channel, tl.load(v_mean + channel) - error)
