@@ -11,9 +11,10 @@
 
 Within 15 % of measured peaks: on the CPU of the process's resident size, over several requests
 (tests/engine/test_memory_peaks.py), on an accelerator of what PyTorch's allocator handed out (tests/gpu,
-benchmarks/memory_model.py). Single stages are held to the CPU's allocator (tests/engine/test_memory_estimate.py). A
-backend with workspaces of its own takes more. Fed by `diagnosis` with what a run really had and by `estimating` with
-what it will have; the sums themselves are in `memory_formulas`.
+benchmarks/memory_model.py: every attention backend and linear layout). Single stages are held to the CPU's allocator
+(tests/engine/test_memory_estimate.py), a block to what is alive in it (test_block_memory.py). What backends take beside
+their results they say themselves. Fed by `diagnosis` with what a run really had and by `estimating` with what it will
+have; the sums themselves are in `memory_formulas`.
 """
 
 from __future__ import annotations
