@@ -84,6 +84,22 @@ class ResidualBlock(nn.Module):
         return x
 
 
+class Widening(nn.ConvTranspose1d):
+    """[B, C, L] -> [B, C', stride L]. On the CPU, where nothing is trained, by a matrix product whose rows are added
+    where they overlap: oneDNN writes a kernel for each length first, 60 ms of them for a sound of 1.6 s, and is then
+    1.5 ms faster (LOG.md)."""
+
+    def forward(self, x: torch.Tensor, output_size: list[int] | None = None) -> torch.Tensor:
+        if x.device.type != "cpu" or torch.is_grad_enabled() or output_size is not None:
+            return super().forward(x, output_size)
+        wide, weight = x.unsqueeze(2), self.weight.unsqueeze(2)
+        (kernel,), (stride,), padding = self.kernel_size, self.stride, int(self.padding[0])
+        made: torch.Tensor = torch.ops.aten.slow_conv_transpose2d(
+            wide, weight, [1, kernel], self.bias, [1, stride], [0, padding]
+        )
+        return made.squeeze(2)
+
+
 class AudioDecoder(nn.Module):
     """[B, latent_dim, A] -> [B, 1, hop * A] in [-1, 1]."""
 
@@ -94,7 +110,7 @@ class AudioDecoder(nn.Module):
             config.latent_dim, config.widths[0], config.pre_kernel, padding=config.pre_kernel // 2
         )
         self.ups = nn.ModuleList(
-            nn.ModuleList([nn.ConvTranspose1d(width, out_width, kernel, stride, padding=(kernel - stride) // 2)])
+            nn.ModuleList([Widening(width, out_width, kernel, stride, padding=(kernel - stride) // 2)])
             for (width, out_width), kernel, stride in zip(
                 pairwise(config.widths), config.up_kernels, config.up_strides, strict=True
             )
