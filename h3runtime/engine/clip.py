@@ -11,6 +11,7 @@ fails a check is never published. Fed by `resident` after sampling, and by `deco
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,16 +82,18 @@ def _write_clip(
     figures = measure_latents(latents)
     found = {"latents": check_latents(figures, synthetic=target.synthetic)}
     refuse(found, "sampling")
-    with run.stage("audio_decode"):
-        chunks = beside.begun(_chunks(latents, vaes, target.blend, run, beside))
-        with beside.stream():
-            waveform = decode_sound(latents, vaes)
-        found["audio"] = check_audio(waveform, synthetic=target.synthetic)
-        refuse(found, "audio_decode")
-        delivered = sound.prepare(waveform, shape.frames, target.encode.loudness)
-    poster = Poster(shape.frames) if target.shown else None
-    tail = Tail(target.tail, target.scratch, shape, waveform, run.check_stop)
-    with _writer(target, shape, delivered, tool, run) as writer, tail:
+    with ExitStack() as stack:
+        with run.stage("audio_decode"):
+            chunks = beside.begun(_chunks(latents, vaes, target.blend, run, beside))
+            # ffmpeg starts while the sound is decoded.
+            writer = stack.enter_context(_writer(target, shape, tool, run))
+            with beside.stream():
+                waveform = decode_sound(latents, vaes)
+            found["audio"] = check_audio(waveform, synthetic=target.synthetic)
+            refuse(found, "audio_decode")
+            writer.hear(sound.prepare(waveform, shape.frames, target.encode.loudness))
+        poster = Poster(shape.frames) if target.shown else None
+        tail = stack.enter_context(Tail(target.tail, target.scratch, shape, waveform, run.check_stop))
         count = plan(latents.video.shape[2]).chunks
         with run.stage("video_decode", count):
             watch = VideoChecks(vaes.video.tiling.split(shape.width), vaes.video.tiling.split(shape.height))
@@ -149,13 +152,14 @@ def _chunks(
     )
 
 
-def _writer(target: ClipTarget, shape: ClipShape, waveform: NDArray[np.float32], tool: FFmpeg, run: Run) -> ClipWriter:
+def _writer(target: ClipTarget, shape: ClipShape, tool: FFmpeg, run: Run) -> ClipWriter:
     return ClipWriter(
         tool,
         target.output,
         target.scratch,
         shape,
-        waveform,
+        None,
+        awaits_sound=True,
         encode=target.encode,
         overwrite=target.overwrite,
         limits=Limits(stall=target.mux_stall_seconds),

@@ -4,7 +4,8 @@
 
 The engine (or `decode`) feeds it, `encode_command` says what ffmpeg is to do, `process` runs it, `probe` counts what
 came out, `delivery` gives it its name. It converts no frames itself, but drops and repeats them where the clip is to
-have another rate (`retiming`). The sound is complete before the first frame, as a float WAV of the delivered rate.
+have another rate (`retiming`). The sound is complete before the first frame, as a float WAV of the delivered rate;
+ffmpeg may have started by then.
 
 Memory: the queue holds 2 chunks, the thread one more, whatever the length of the clip; `put` copies, so the caller may
 reuse its buffer. Every way out, normal or not, ends ffmpeg and its whole process group and removes the temporary files;
@@ -35,7 +36,7 @@ from h3runtime.errors import (
     JobCancelled,
 )
 from h3runtime.media.delivery import deliver, disk_error, refuse_existing
-from h3runtime.media.encode_command import ClipShape, mux_command, temporary_name, video_encoder_of
+from h3runtime.media.encode_command import GATE, ClipShape, mux_command, temporary_name, video_encoder_of
 from h3runtime.media.encoder_faults import STAGE, encoder_fault, is_chatter
 from h3runtime.media.ffmpeg import FFmpeg
 from h3runtime.media.probe import count_packets
@@ -84,6 +85,7 @@ class ClipWriter:
     scratch:     an existing folder for the temporary files.
     sound:       float32 [C, n], C 1 or 2, at 32 kHz, its loudness settled, or None; it is trimmed here, never padded,
                  and brought to the delivered rate.
+    awaits_sound: it comes with `hear` instead, before the first frame, while ffmpeg starts.
     should_stop: asked from `put` and `finish`, at least ten times a second; then `JobCancelled`.
     on_line:     gets ffmpeg's messages of `loglevel` and above, from a thread.
 
@@ -100,6 +102,7 @@ class ClipWriter:
         shape: ClipShape,
         sound: NDArray[np.float32] | None,
         *,
+        awaits_sound: bool = False,
         encode: EncodeSettings = EncodeSettings(),  # noqa: B008  # frozen
         overwrite: bool = False,
         limits: Limits = Limits(),
@@ -109,6 +112,7 @@ class ClipWriter:
     ) -> None:
         self._tool, self._output, self._scratch, self._shape = tool, output, scratch, shape
         self._sound = None if sound is None else _judged(sound, shape.frames, encode.sample_rate)
+        self._awaits_sound, self._heard = awaits_sound, threading.Event()
         self._rate = rate_of(encode.fps)
         self._encode, self._overwrite, self._limits = encode, overwrite, limits
         self._should_stop, self._loglevel, self._on_line = should_stop, loglevel, on_line
@@ -138,6 +142,15 @@ class ClipWriter:
     ) -> None:
         self.abort()
 
+    def hear(self, sound: NDArray[np.float32]) -> None:
+        """The sound that was awaited."""
+        self._sound = _judged(sound, self._shape.frames, self._encode.sample_rate)
+        try:
+            self._write_sound()
+        except OSError as error:
+            raise disk_error(error, STAGE) from error
+        self._heard.set()
+
     def put(self, chunk: NDArray[np.uint8]) -> None:
         """Queue uint8 RGB [n, H, W, 3]; waits while `QUEUED_CHUNKS` are unwritten. An earlier failure shows here."""
         size = (self._shape.height, self._shape.width, 3)
@@ -145,6 +158,8 @@ class ClipWriter:
             raise ValueError(f"a chunk of {chunk.dtype} {chunk.shape}, expected uint8 (n, {size[0]}, {size[1]}, 3)")
         if self._taken + len(chunk) > self._shape.frames:
             raise ValueError(f"{self._taken + len(chunk)} frames, {self._shape.frames} were promised")
+        if self._awaits_sound and not self._heard.is_set():
+            raise ValueError("a frame before the sound that was promised")
         self._taken += len(chunk)
         self._hand_over(np.array(chunk, order="C"))
 
@@ -194,16 +209,21 @@ class ClipWriter:
         return self._folder / temporary_name(self._encode)
 
     @property
+    def _wav(self) -> Path:
+        assert self._folder is not None
+        return self._folder / "sound.wav"
+
+    @property
     def _pictures(self) -> int:
         return picture_count(self._shape.frames, self._rate)
 
     def _start(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix=".clip-", dir=self._scratch)).absolute()
-        wav = None
         if self._sound is not None:
-            wav = self._folder / "sound.wav"
-            wav.write_bytes(wav_bytes(self._sound, self._encode.sample_rate))
-        command = mux_command(self._tool, self._shape, wav, self._clip, self._encode, self._loglevel)
+            self._write_sound()
+        wav = self._wav if self._awaits_sound or self._sound is not None else None
+        gated = self._awaits_sound
+        command = mux_command(self._tool, self._shape, wav, self._clip, self._encode, self._loglevel, gated=gated)
         child = Child(
             command,
             stall_seconds=self._limits.stall,
@@ -217,6 +237,10 @@ class ClipWriter:
             child.end()
             raise
         self._thread = thread
+
+    def _write_sound(self) -> None:
+        assert self._sound is not None
+        self._wav.write_bytes(wav_bytes(self._sound, self._encode.sample_rate))
 
     def _hand_over(self, chunk: NDArray[np.uint8] | None) -> None:
         while True:
@@ -239,6 +263,8 @@ class ClipWriter:
         """The writer thread: chunks to ffmpeg until the sentinel, then its end. Owns the child."""
         fed = 0
         try:
+            if self._awaits_sound:
+                self._open_gate(child)
             while (chunk := self._next(child)) is not None:
                 self._feed(child, chunk, fed)
                 fed += len(chunk)
@@ -248,6 +274,12 @@ class ClipWriter:
             self._failure = error
         finally:
             child.end()
+
+    def _open_gate(self, child: Child) -> None:
+        """Once the sound is there."""
+        while not self._heard.wait(POLL):
+            child.check()
+        child.feed(memoryview(GATE))
 
     def _feed(self, child: Child, chunk: NDArray[np.uint8], first: int) -> None:
         """A chunk as it is, or each of its frames, from number `first` on, as often as the delivered rate shows it."""
