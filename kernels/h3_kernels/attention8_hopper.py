@@ -8,10 +8,10 @@ A program has 128 queries of one head and three groups of four warps:
                   the tensor cores again
 
 Inside a consumer nothing overlaps. The two take turns (`turns`): from its p v to the end of its next q k one has the
-tensor cores, while the other is at its exponentials; left alone they run side by side and wait for the same unit. That
-is 7 % of the time. Starting products early inside a consumer was slower: for want of registers blocks then have 128
-keys, and every block costs a pass over acc. Of a consumer's 240 registers a thread (24 for the producer) x takes 128,
-acc 64 and q 16; p in 8 bits takes 32 and p v 64 when x is done with.
+tensor cores, while the other is at its exponentials; without turns it takes 7 % longer. Starting products early inside
+a consumer was slower: for want of registers blocks then have 128 keys, and every block costs a pass over acc. Of a
+consumer's 240 registers a thread (24 for the producer) x takes 128, acc 64 and q 16; p in 8 bits takes 32 and p v 64
+when x is done with.
 
 The tensor cores keep 14 bits of an FP8 product's running sum. They add up one block alone; acc is FP32, and as it has
 to be faded for every block anyway, adding to it costs nothing.
