@@ -9,6 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from h3runtime.backends.linear import fp8 as linear_fp8
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.facts import LinearFacts
 from h3runtime.backends.linear.fp8 import Fp8Linear, Fp8Rows, definition
@@ -97,3 +98,19 @@ def test_a_row_is_off_by_half_a_step_at_most(seed: int, rows: int, exponent: int
 )
 def test_where_it_runs(facts: LinearFacts, told: str | None) -> None:
     assert Fp8Linear().why_not(facts) == told
+
+
+@pytest.mark.parametrize(("width", "fast"), [(5376, True), (7168, False), (14336, False)])
+def test_long_sums_are_kept_in_fp32(monkeypatch: pytest.MonkeyPatch, width: int, fast: bool) -> None:
+    asked: list[bool] = []
+
+    def product(x: torch.Tensor, weight: torch.Tensor, *_: torch.Tensor, **named: object) -> torch.Tensor:
+        asked.append(bool(named["use_fast_accum"]))
+        return torch.empty(x.shape[0], weight.shape[1], dtype=torch.bfloat16, device="meta")
+
+    monkeypatch.setattr(linear_fp8, "_has_kernel", lambda *_: True)
+    monkeypatch.setattr(torch, "_scaled_mm", product)
+    x, weight = (torch.empty(n, width, dtype=torch.float8_e4m3fn, device="meta") for n in (3, 16))
+    scales = torch.empty(3, 1, device="meta"), torch.empty(1, 16, device="meta")
+    linear_fp8.multiplied(x, weight, *scales, torch.bfloat16)
+    assert asked == [fast]
