@@ -112,7 +112,10 @@ BACKENDS: tuple[LinearBackend[Any], ...] = (
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_h3_s_own_widths_are_within_their_bounds(cuda: torch.device, shape: str, note: Any) -> None:
-    """Against FP32 of what the storage stands for. Bounds as in tests/backends, a little more for the long sums."""
+    """Against FP32 of what the storage stands for. Bounds as in tests/backends, a little more for the long sums.
+
+    x and W are drawn from one seed, so the first rows of x lie along rows of W: sums that a tensor core cuts off show.
+    """
     out_width, width = SHAPES[shape]
     bounds = {
         "resident_bf16": 0.004,
