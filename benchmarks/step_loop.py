@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.step_lanes import Ready
@@ -85,7 +85,8 @@ class Watch:
         torch.cuda.synchronize(self._device)
         wall = 1e3 * (time.perf_counter() - self._began)
         self._profile.stop()
-        return wall, [event for event in self._profile.events() or () if event.device_type == DeviceType.CUDA]
+        seen: Iterable[Any] = self._profile.events() or ()  # type: ignore[no-untyped-call]
+        return wall, [event for event in seen if event.device_type == DeviceType.CUDA]
 
 
 def run_loop(lane: Ready, steps: int, device: torch.device) -> Loop:
