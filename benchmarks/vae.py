@@ -10,9 +10,9 @@ round of decodes takes some 25 s, one of encodes 30 s; `--ways fused,diffusers` 
     fp8          as `fused`, the linears of the decoder's blocks in FP8 (`--vae-linear fp8`); decode alone
     batched      tiles at once as the engine runs them, one by one on a CPU; plain PyTorch
     unbatched    one tile after another, plain PyTorch: the definition
-    diffusers    with `--peer`: the same weights, tiles and dtype, both with its blend of raw neighbours. All of it is
-                 in that dtype, where its own loading would keep norms, scales and the encoder in fp32, which is slower;
-                 it runs under PyTorch's own switches, not the engine's, which allow no nondeterministic convolution
+    diffusers    with `--peer`: the same weights and tiles, both with its blend of raw neighbours; in that dtype as its
+                 own loading leaves it, with norms, scales and the encoder in fp32, or all of it with `--peer-cast`. It
+                 runs under PyTorch's own switches, not the engine's, which allow no nondeterministic convolution
     ms           median of the runs, the least and the most beside it; device clock where there is one
     chunk ms     of 17 frames
     frames/s     over the median
@@ -93,6 +93,7 @@ PEER_NAMES: Final = (
     (r"ff\.w2", "ff.net.2"),
 )
 """conditioning contract §4.3."""
+HALVES: Final = ("decode", "encode")
 WAYS: Final = ("unbatched", "batched", "fused", "fp8", "diffusers")
 SHORTEST: Final = 22
 """Frames of the clip that warms up: one piece of a decode, two of an encode."""
@@ -125,7 +126,9 @@ class Asked:
     runs: int
     encode_runs: int
     peer: str | None
+    peer_cast: bool
     ways: tuple[str, ...]
+    halves: tuple[str, ...]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -152,17 +155,18 @@ def measure(asked: Asked, device_name: str, output: Path | None = None) -> dict[
     torch.manual_seed(0)
     size, dtype = SIZES[asked.sizes], getattr(torch, asked.dtype)
     vae = made_vae(size, dtype, device)
-    peer = None if asked.peer is None else peer_of(vae, size, dtype)
+    peer = None if asked.peer is None else peer_of(vae, size, dtype, cast=asked.peer_cast)
     coded = in_fp8(vae) if "fp8" in asked.ways and _multiplies_fp8(device) else None
     say(f"made the VAE{'' if peer is None else ' and the peer of it'}")
     latents = torch.randn(1, 24, encoded_latents(asked.frames), asked.height // 16, asked.width // 16, device=device)
     pixels = torch.randint(0, 256, (asked.frames, asked.height, asked.width, 3), dtype=torch.uint8, device=device)
-    halves = (
-        Half("decode", decodes(vae, peer, latents, coded), asked.ways, asked.runs),
-        Half("encode", encodes(vae, peer, pixels), asked.ways, asked.encode_runs),
-    )
-    halves[0].compare(decodes(vae, peer, latents[:, :, : encoded_latents(SHORTEST)], coded)[0])
-    halves[1].compare(encodes(vae, peer, pixels[:SHORTEST])[0])
+    halves = []
+    if "decode" in asked.halves:
+        halves.append(Half("decode", decodes(vae, peer, latents, coded), asked.ways, asked.runs))
+        halves[-1].compare(decodes(vae, peer, latents[:, :, : encoded_latents(SHORTEST)], coded)[0])
+    if "encode" in asked.halves:
+        halves.append(Half("encode", encodes(vae, peer, pixels), asked.ways, asked.encode_runs))
+        halves[-1].compare(encodes(vae, peer, pixels[:SHORTEST])[0])
     report: dict[str, Any] = {}
     for number, half in ((n, half) for n in range(1, 1 + max(asked.runs, asked.encode_runs)) for half in halves):
         if number > half.runs:
@@ -367,8 +371,9 @@ def in_fp8(vae: VideoVae) -> VideoVae:
     return coded
 
 
-def peer_of(vae: VideoVae, size: Size, dtype: torch.dtype) -> Any:
-    """diffusers' VAE with the same weights, tiled as it is by default."""
+def peer_of(vae: VideoVae, size: Size, dtype: torch.dtype, *, cast: bool = False) -> Any:
+    """diffusers' VAE with the same weights, tiled as it is by default, as `from_pretrained(torch_dtype=dtype)` leaves
+    it. cast: all of it in that dtype, which it warns of."""
     import diffusers
 
     build: Any = diffusers.AutoencoderKLMiniMaxH3
@@ -383,7 +388,10 @@ def peer_of(vae: VideoVae, size: Size, dtype: torch.dtype) -> Any:
         )
     peer.load_state_dict(peer_weights(vae.state_dict(), size), strict=True, assign=True)
     peer.enable_tiling()
-    return peer.eval().requires_grad_(False).to(dtype)
+    kept = set() if cast else set(peer._keep_in_fp32_modules)
+    for name, parameter in peer.named_parameters():
+        parameter.data = parameter.data.to(torch.float32 if kept & set(name.split(".")) else dtype)
+    return peer.eval().requires_grad_(False)
 
 
 def peer_weights(ours: Mapping[str, torch.Tensor], size: Size) -> dict[str, torch.Tensor]:
@@ -437,6 +445,8 @@ def _asked(given: argparse.Namespace) -> Asked:
     if given.frames < 22 or (given.frames - 5) % CHUNK_FRAMES:
         offences.append(Offence("frames", str(given.frames), "17 k + 5, 22 or more: what both decode and encode take"))
     strange = [name for name in given.ways if name not in WAYS]
+    if not given.halves or set(given.halves) - set(HALVES):
+        offences.append(Offence("halves", ", ".join(given.halves), f"some of {', '.join(HALVES)}"))
     if strange or not given.ways:
         offences.append(Offence("ways", ", ".join(given.ways), f"some of {', '.join(WAYS)}"))
     if offences:
@@ -450,7 +460,9 @@ def _asked(given: argparse.Namespace) -> Asked:
         given.runs,
         given.encode_runs or given.runs,
         given.peer,
+        given.peer_cast,
         given.ways,
+        given.halves,
     )
 
 
@@ -466,6 +478,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--encode-runs", type=positive, metavar="N", help="Timed runs of encodes. Default: as --runs.")
     parser.add_argument("--ways", type=names, default=WAYS, metavar="W,..", help=f"Default: {','.join(WAYS)}.")
     parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")
+    parser.add_argument("--peer-cast", action="store_true", help="Cast all of the peer, also what it keeps in fp32.")
+    parser.add_argument("--halves", type=names, default=HALVES, metavar="H,..", help=f"Default: {','.join(HALVES)}.")
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")
     return parser
 

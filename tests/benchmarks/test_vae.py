@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks.vae import main
+from benchmarks.vae import SIZES, made_vae, main, peer_of
 
 SMALL = ("--sizes", "small", "--width", "32", "--height", "32", "--frames", "22", "--runs", "1", "--device", "cpu")
 
@@ -30,7 +31,22 @@ def test_it_measures_every_way_beside_the_peer(tmp_path: Path, capsys: pytest.Ca
     assert "| decode | batched |" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("flag", "value"), [("--frames", "24"), ("--width", "40")])
+def test_a_half_and_some_ways_alone(tmp_path: Path) -> None:
+    out = tmp_path / "r.json"
+    assert main([*SMALL, "--halves", "decode", "--ways", "batched", "--output", str(out)]) == 0
+    assert [(row["half"], row["name"]) for row in json.loads(out.read_text())["rows"]] == [("decode", "batched")]
+
+
+def test_the_peer_keeps_in_fp32_what_its_own_loading_keeps() -> None:
+    vae = made_vae(SIZES["small"], torch.float16, torch.device("cpu"))
+    kept = peer_of(vae, SIZES["small"], torch.float16)
+    assert {kept.decoder.transformer_blocks[0].norm1.weight.dtype, kept.encoder.conv_in.weight.dtype} == {torch.float32}
+    assert kept.decoder.transformer_blocks[0].attn.to_q.weight.dtype == torch.float16
+    cast = peer_of(vae, SIZES["small"], torch.float16, cast=True)
+    assert {parameter.dtype for parameter in cast.parameters()} == {torch.float16}
+
+
+@pytest.mark.parametrize(("flag", "value"), [("--frames", "24"), ("--width", "40"), ("--halves", "middle")])
 def test_sizes_that_no_clip_has_are_refused(flag: str, value: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, flag, value]) == 1
     assert flag.removeprefix("--") in capsys.readouterr().err
