@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents, TailRequest
+from h3runtime.core import PIXELS_PER_LATENT, Check, EncodeSettings, Latents, PackedLayout, TailRequest
 from h3runtime.engine.beside import Beside
 from h3runtime.engine.device import tile_room
 from h3runtime.engine.host_frames import HostChunk, to_host
@@ -65,18 +65,35 @@ class DecodedClip:
 
 def clip_shape(latents: Latents) -> ClipShape:
     """Pixels and frames of the clip that these latents are."""
-    frames, height, width = latents.video.shape[2:]
+    return _shape(*latents.video.shape[2:])
+
+
+def sampled_shape(layout: PackedLayout) -> ClipShape:
+    """Of the clip that is sampled by a layout; but for odd sides of latents, which it loses."""
+    return _shape(layout.latent_frames, layout.height, layout.width)
+
+
+def _shape(frames: int, height: int, width: int) -> ClipShape:
     return ClipShape(PIXELS_PER_LATENT * width, PIXELS_PER_LATENT * height, decoded_frames(frames))
 
 
-def write_clip(latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, run: Run) -> DecodedClip:
-    """Decode both streams and give the clip its name, whole or not at all."""
+def write_clip(
+    latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, run: Run, begun: ClipWriter | None = None
+) -> DecodedClip:
+    """Decode both streams and give the clip its name, whole or not at all. begun: by `clip_writer`, of this target, and
+    entered, so that ffmpeg has started by now; of another shape than the latents' it is of no use."""
     with Beside(vaes.audio.latents_mean.device) as beside:
-        return _write_clip(latents, target, vaes, tool, run, beside)
+        return _write_clip(latents, target, vaes, tool, run, beside, begun)
 
 
 def _write_clip(
-    latents: Latents, target: ClipTarget, vaes: Vaes, tool: FFmpeg, run: Run, beside: Beside
+    latents: Latents,
+    target: ClipTarget,
+    vaes: Vaes,
+    tool: FFmpeg,
+    run: Run,
+    beside: Beside,
+    begun: ClipWriter | None,
 ) -> DecodedClip:
     shape = clip_shape(latents)
     figures = measure_latents(latents)
@@ -85,8 +102,11 @@ def _write_clip(
     with ExitStack() as stack:
         with run.stage("audio_decode"):
             chunks = beside.begun(_chunks(latents, vaes, target.blend, run, beside))
-            # ffmpeg starts while the sound is decoded.
-            writer = stack.enter_context(_writer(target, shape, tool, run))
+            if begun is not None and begun.shape == shape:
+                writer = begun
+            else:
+                # ffmpeg starts while the sound is decoded.
+                writer = stack.enter_context(clip_writer(target, shape, tool, run))
             with beside.stream():
                 waveform = decode_sound(latents, vaes)
             found["audio"] = check_audio(waveform, synthetic=target.synthetic)
@@ -152,7 +172,8 @@ def _chunks(
     )
 
 
-def _writer(target: ClipTarget, shape: ClipShape, tool: FFmpeg, run: Run) -> ClipWriter:
+def clip_writer(target: ClipTarget, shape: ClipShape, tool: FFmpeg, run: Run) -> ClipWriter:
+    """Not entered yet; it awaits the sound."""
     return ClipWriter(
         tool,
         target.output,

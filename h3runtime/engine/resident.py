@@ -44,7 +44,7 @@ from h3runtime.denoiser.dit import Dit
 from h3runtime.denoiser.recordings import Recordings
 from h3runtime.engine import determinism
 from h3runtime.engine.adapters import AdapterShelf, Taken
-from h3runtime.engine.clip import ClipTarget, DecodedClip, write_clip
+from h3runtime.engine.clip import ClipTarget, DecodedClip, clip_writer, sampled_shape, write_clip
 from h3runtime.engine.conditions.gathering import conditions_of, steps_of
 from h3runtime.engine.conditions.media_cache import MediaCache
 from h3runtime.engine.conditions.media_encoder import MediaEncoder
@@ -268,15 +268,18 @@ class ResidentEngine:
         """One clip under the name that its spec has. given, samplers: of each pass. warnings: of its adapters."""
         first, *_ = passes = passes_of(spec)
         parts = parts_of(spec, [each.layout.rows for each in given], samplers[0].network.config)
-        latents = samplers[0].sample(first, given[0], run, diagnosis, part=parts[0])
+        target = self._target(spec)
         refined: Refined | None = None
-        if spec.refine is not None:
-            model = self.upscaler.take(spec.refine, run.look)
-            refiner = Refiner(spec.refine, model, self.models.vaes.video, given[1], samplers[1], parts[1])
-            latents, refined = refiner.refined(latents, passes[1], run, diagnosis)
-        extras = Extras.of(spec, latents, diagnosis.latents)
-        decoded = write_clip(latents, self._target(spec), self.models.vaes, self.tool, run)
-        extras.publish()
+        # ffmpeg starts now, and not when somebody waits for it: it takes as long as two steps of a small clip.
+        with clip_writer(target, sampled_shape(given[-1].layout), self.tool, run) as writer:
+            latents = samplers[0].sample(first, given[0], run, diagnosis, part=parts[0])
+            if spec.refine is not None:
+                model = self.upscaler.take(spec.refine, run.look)
+                refiner = Refiner(spec.refine, model, self.models.vaes.video, given[1], samplers[1], parts[1])
+                latents, refined = refiner.refined(latents, passes[1], run, diagnosis)
+            extras = Extras.of(spec, latents, diagnosis.latents)
+            decoded = write_clip(latents, target, self.models.vaes, self.tool, run, writer)
+            extras.publish()
         estimated = partial(self.estimator.memory, spec, [rows_of(each.layout) for each in given])
         diagnostics = diagnosis.report(latents, given[0].layout, given[0].conditions.inputs, run.peaks, estimated)
         if diagnostics is not None:

@@ -204,6 +204,10 @@ class ClipWriter:
             shutil.rmtree(self._folder, ignore_errors=True)
 
     @property
+    def shape(self) -> ClipShape:
+        return self._shape
+
+    @property
     def _clip(self) -> Path:
         assert self._folder is not None
         return self._folder / temporary_name(self._encode)

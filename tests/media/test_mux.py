@@ -52,6 +52,19 @@ def nothing_out(place: Path) -> bool:
 # what comes out
 
 
+def test_a_sound_that_is_awaited_changes_no_byte(tool, place, frames, sound) -> None:
+    wanted = write(tool, place, frames, sound, limits=Limits()).sha256
+    shape = ClipShape(frames.shape[2], frames.shape[1], len(frames))
+    output = place / "out" / "b.mp4"
+    early = ClipWriter(tool, output, place / "scratch", shape, None, awaits_sound=True)
+    with pytest.raises(ValueError, match="before the sound"), early as writer:
+        writer.put(frames[:5])
+    with ClipWriter(tool, output, place / "scratch", shape, None, awaits_sound=True) as writer:
+        writer.hear(sound)
+        writer.put(frames)
+        assert writer.finish().sha256 == wanted
+
+
 def test_a_clip_holds_exactly_what_was_promised(tool, place, frames, sound) -> None:
     clip = write(tool, place, frames, sound, limits=Limits())
     facts = probe_clip(clip.output)
