@@ -25,7 +25,7 @@ ALL = {
     *(SPARSE := {"sla_topk_75", "sla_topk_50", "sla_topk_25", "sla_topk_10", "vsa"}),
 }
 """Issue 7, point 1; issue 8, point 3."""
-EXPERIMENTAL = {"sage1", "sage3", "sol_attn", "h3_attn8", *SPARSE}
+EXPERIMENTAL = {"cudnn_fp8", "sage1", "sage3", "sol_attn", "h3_attn8", *SPARSE}
 """Issue 7, and what has never been run."""
 
 
