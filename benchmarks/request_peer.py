@@ -21,11 +21,13 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -47,16 +49,29 @@ from h3runtime.checkpoint.synthetic.synthesis import FULL, TINY, Order, plan
 from h3runtime.cli.report import say
 from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import FPS
+from h3runtime.packing.geometry import latent_frames
 from h3runtime.vae.video_statistics import LATENTS_MEAN, LATENTS_STD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+GIB: Final = 2**30
+ROW_BYTES: Final = 180_000
+"""Of a packed row in a forward, above the weights: 6.3 GiB at 37,810 rows on an H200; its decoder took 3.6."""
+PIXELS_OF_ROW: Final = 32 * 32
 READ_LAYER: Final = 50
 """Whose result conditions; a stack that ends with it would norm it (its own text)."""
 SMALL_AUDIO: Final = {"encoder_dim": 8, "latent_dim": 256, "decoder_dim": 128}
 SMALL_TEXT: Final = {"intermediate_size": 512, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 32}
 REAL_TEXT: Final = {"intermediate_size": 25600, "num_attention_heads": 64, "num_key_value_heads": 8, "head_dim": 128}
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Bytes of a part: most while it is made, and what it keeps."""
+
+    making: int
+    kept: int
 
 
 class Laps:
@@ -106,6 +121,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     began = time.monotonic()
+    if device.type == "cuda":
+        rows = latent_frames(given.frames) * given.width * given.height // PIXELS_OF_ROW
+        say(f"diffusers: {require_room(planned(tiny=given.tiny), rows, torch.cuda.mem_get_info(device)[0])}")
     pipe, sizes = made_pipeline(device, tiny=given.tiny)
     laps = Laps(device)
     _watch(pipe, laps)
@@ -173,15 +191,50 @@ def _watch(pipe: Any, laps: Laps) -> None:
     pipe.vae.decode, pipe.audio_vae.decode = decode, hear
 
 
+def planned(*, tiny: bool) -> dict[str, Taken]:
+    """Of every part, counted on the meta device, in the order in which they are made."""
+    meta = torch.device("meta")
+    vae_, audio, text = (make(meta, tiny=tiny) for make in (_empty_video, _audio, _text_encoder))
+    layout = _transformer_file(tiny=tiny).layout()
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, (dtype, shape) in layout.items()}
+    whole, turned = sum(sizes.values()), sum(size for name, size in sizes.items() if name.endswith("fc1.weight"))
+    numbers = sum(parameter.numel() for parameter in vae_.parameters())
+    narrow = sum(parameter.numel() * _kept_as(vae_, name).itemsize for name, parameter in vae_.named_parameters())
+    heard, read = (sum(parameter.nbytes for parameter in part.parameters()) for part in (audio, text))
+    return {
+        # As it builds itself in FP32, our weights in FP16, and the copies of those whose rows stand otherwise there.
+        "vae": Taken(numbers * (4 + 2 + 2), narrow),
+        "audio_vae": Taken(2 * heard, heard),
+        "transformer": Taken(whole + turned, whole),
+        "text_encoder": Taken(read, read),
+    }
+
+
+def most(parts: Iterable[Taken]) -> int:
+    """Bytes at the worst moment while they are made one after another."""
+    held, worst = 0, 0
+    for part in parts:
+        worst, held = max(worst, held + part.making), held + part.kept
+    return worst
+
+
+def require_room(parts: Mapping[str, Taken], rows: int, free: int) -> str:
+    """What it will take, for people; RuntimeError, before a minute is spent, where that is more than is free."""
+    making, kept = most(parts.values()), sum(part.kept for part in parts.values())
+    running = kept + rows * ROW_BYTES
+    told = f"{making / GIB:.1f} GiB at most while made, {kept / GIB:.1f} held, {running / GIB:.1f} while it runs"
+    if max(making, running) > free:
+        raise RuntimeError(f"diffusers takes {told}, and {free / GIB:.1f} are free")
+    return told
+
+
 def made_pipeline(device: torch.device, *, tiny: bool) -> tuple[Any, dict[str, int]]:
     """Ready to be called, and the bytes of its parts."""
     import diffusers
 
     built: Any = diffusers
-    # The more one takes while it is made, the sooner: 24 GiB the VAE, 76 the transformer, which keep 5 and 62.
-    makers = {"vae": _video, "audio_vae": _audio, "transformer": _transformer, "text_encoder": _text_encoder}
     parts = {}
-    for name, maker in makers.items():
+    for name, maker in MAKERS.items():
         parts[name] = maker(device, tiny=tiny)
         if device.type == "cuda":
             # What was spent on making it is too much to keep beside the next one.
@@ -193,9 +246,12 @@ def made_pipeline(device: torch.device, *, tiny: bool) -> tuple[Any, dict[str, i
     return pipe, {name: sum(t.nbytes for t in part.parameters()) for name, part in parts.items()}
 
 
+def _transformer_file(*, tiny: bool) -> MadeFile:
+    return plan(Order("bf16", pruned=False, full_size=not tiny, partitions=(FL2VA,)))[0]
+
+
 def _transformer(device: torch.device, *, tiny: bool) -> Any:
-    file = plan(Order("bf16", pruned=False, full_size=not tiny, partitions=(FL2VA,)))[0]
-    weights = made_set.values(file, device)
+    weights = made_set.values(_transformer_file(tiny=tiny), device)
     sizes = TransformerSizes(**{**_fields(TINY.transformer if tiny else FULL.transformer), "curve": None})
     return peer_model(sizes, peer_weights(weights), weights["rope.inv_freq"])
 
@@ -206,18 +262,30 @@ def _fields(sizes: TransformerSizes) -> dict[str, Any]:
 
 def _video(device: torch.device, *, tiny: bool) -> Any:
     """BF16, but for what it keeps in FP32 itself."""
-    import diffusers
-
-    size = vae.SIZES["small" if tiny else "published"]
+    size = _video_size(tiny=tiny)
     ours = VideoVaeSizes(
         encoder_widths=size.encoder, width=size.width, inner=size.width, ffn=4 * size.width, layers=size.layers
     )
     recipe = video_vae(0, size.layers)
     file = MadeFile("video", video_vae_shapes(ours), recipe, published.VIDEO_VAE_FP16, {})
+    model, weights = _empty_video(device, tiny=tiny), made_set.values(file, device)
+    theirs = vae.peer_weights({n: t for n, t in weights.items() if not n.startswith("latents_")}, size)
+    model.load_state_dict(theirs, strict=True, assign=True)
+    return _narrowed(model)
+
+
+def _video_size(*, tiny: bool) -> vae.Size:
+    return vae.SIZES["small" if tiny else "published"]
+
+
+def _empty_video(device: torch.device, *, tiny: bool) -> Any:
+    """As it builds itself, in FP32. Not on meta to be used: it has buffers that no file fills."""
+    import diffusers
+
+    size = _video_size(tiny=tiny)
     build: Any = diffusers.AutoencoderKLMiniMaxH3
-    # Not on meta: it has buffers that no file fills.
     with device:
-        model = build(
+        return build(
             block_out_channels=size.encoder,
             decoder_num_layers=size.layers,
             decoder_num_attention_heads=size.heads,
@@ -225,10 +293,6 @@ def _video(device: torch.device, *, tiny: bool) -> Any:
             latents_mean=tuple(LATENTS_MEAN),
             latents_std=tuple(LATENTS_STD),
         )
-    weights = made_set.values(file, device)
-    theirs = vae.peer_weights({n: t for n, t in weights.items() if not n.startswith("latents_")}, size)
-    model.load_state_dict({name: tensor.float() for name, tensor in theirs.items()}, strict=True, assign=True)
-    return _narrowed(model)
 
 
 def _audio(device: torch.device, *, tiny: bool) -> Any:
@@ -244,9 +308,12 @@ def _audio(device: torch.device, *, tiny: bool) -> Any:
 def _narrowed(model: Any) -> Any:
     """As `from_pretrained(dtype=torch.bfloat16)` leaves it."""
     for name, parameter in model.named_parameters():
-        if not set(name.split(".")) & set(model._keep_in_fp32_modules):
-            parameter.data = parameter.data.to(torch.bfloat16)
+        parameter.data = parameter.data.to(_kept_as(model, name))
     return model.eval().requires_grad_(False)
+
+
+def _kept_as(model: Any, name: str) -> torch.dtype:
+    return torch.float32 if set(name.split(".")) & set(model._keep_in_fp32_modules) else torch.bfloat16
 
 
 def _text_encoder(device: torch.device, *, tiny: bool) -> nn.Module:
@@ -301,6 +368,15 @@ def _of_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 def _versions() -> Mapping[str, str]:
     return {name: version(name) for name in ("diffusers", "transformers", "torch")}
+
+
+MAKERS: Final[Mapping[str, Callable[..., Any]]] = {
+    "vae": _video,
+    "audio_vae": _audio,
+    "transformer": _transformer,
+    "text_encoder": _text_encoder,
+}
+"""The more a part takes while it is made, and the less it keeps, the sooner."""
 
 
 def _parser() -> argparse.ArgumentParser:

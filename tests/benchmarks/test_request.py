@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import request
 from benchmarks.request import PROMPT, Asked, Made, main, table
+from benchmarks.request_peer import GIB, Taken, most, require_room
 
 SIZES = Asked(width=64, height=64, frames=22, steps=2, runs=0)
 TINY = (
@@ -66,3 +67,12 @@ def test_a_peer_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(request, "ROOT", tmp_path)
     with pytest.raises(RuntimeError, match="diffusers"):
         request.peer_clips(SIZES, 1, tmp_path, tiny=True)
+
+
+def test_a_peer_that_doesnt_fit_is_told_before_it_is_made() -> None:
+    sizes = {"vae": (27, 5), "transformer": (76, 62), "text_encoder": (51, 50)}
+    parts = {name: Taken(making * GIB, kept * GIB) for name, (making, kept) in sizes.items()}
+    assert most(parts.values()) == 118 * GIB and most(reversed(parts.values())) == 139 * GIB
+    assert require_room(parts, 37_810, 139 * GIB).endswith("117.0 held, 123.3 while it runs")
+    with pytest.raises(RuntimeError, match="and 120.0 are free"):
+        require_room(parts, 37_810, 120 * GIB)
