@@ -67,6 +67,7 @@ def test_the_host_keeps_little_of_what_the_device_gets(tmp_path: Path, device: t
     path.write_bytes(header)
     os.truncate(path, len(header) + 4 * 256 * MIB)
     command = [sys.executable, "-m", "tests.checkpoint.loading_memory", str(path), str(device)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[2])
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+    assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["above"] <= blocks.SLOTS * blocks.BLOCK_BYTES + 64 * MIB < 1.15 * 256 * MIB + 512 * MIB
