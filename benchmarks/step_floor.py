@@ -25,9 +25,8 @@ from torch import nn
 
 from benchmarks.step_lanes import SIGMA, STEP, Ready
 from benchmarks.step_times import sustained
-from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
+from h3runtime.backends.attention.around import AttentionAround
 from h3runtime.backends.linear.base import BackendLinear
-from h3runtime.core import PackedLayout
 from h3runtime.denoiser.blocks import Block
 from h3runtime.denoiser.dit import Passage
 
@@ -91,7 +90,9 @@ class _Bench:
         self.blocks, index = len(blocks), len(blocks) // 2
         block = cast(Block, blocks[index])
         producers: Any = _Producers(way.call.producers, self)
-        call = replace(way.call, backend=_Attention(way.call.backend, self), producers=producers, block=index)
+        call = replace(
+            way.call, backend=AttentionAround(way.call.backend, self.attention), producers=producers, block=index
+        )
         with ExitStack() as hooks:
             for name, title in LINEARS.items():
                 hooks.enter_context(self._hooked(cast(BackendLinear, block.get_submodule(name)), title))
@@ -108,6 +109,11 @@ class _Bench:
         times = sustained(call, self.device, restore)
         restore()
         self.parts.append(Part(name, count, median(times), min(times), max(times)))
+
+    def attention(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
+        """It never writes to what it reads."""
+        self.time("attention", self.blocks, call)
+        return call()
 
     @contextmanager
     def _hooked(self, linear: BackendLinear, title: str) -> Iterator[None]:
@@ -135,30 +141,3 @@ class _Producers:
         spent = [one for one in given if isinstance(one, torch.Tensor) and one.shape[0] == given[0].shape[0]]
         self._bench.time(title, self._bench.blocks, partial(work, *given, **named), spent)
         return work(*given, **named)
-
-
-class _Attention:
-    """An attention backend as the block sees it. It never writes to what it reads."""
-
-    def __init__(self, own: AttentionBackend, bench: _Bench) -> None:
-        self.name, self.grade = own.name, own.grade
-        self._own, self._bench = own, bench
-
-    def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
-    ) -> torch.Tensor:
-        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
-
-    def attend_at(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        layout: PackedLayout | None,
-        step: int,
-        place: Place | None,
-    ) -> torch.Tensor:
-        call = partial(attend_at, self._own, q, k, v, layout=layout, step=step, place=place)
-        self._bench.time("attention", self._bench.blocks, call)
-        return call()

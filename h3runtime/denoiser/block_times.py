@@ -13,7 +13,7 @@ what is timed is the block that runs otherwise. Computes nothing itself. Fed by 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, Final
@@ -21,9 +21,8 @@ from typing import Any, Final
 import torch
 from torch import nn
 
-from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
+from h3runtime.backends.attention.around import AttentionAround
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
-from h3runtime.core import PackedLayout
 from h3runtime.denoiser.blocks import AttentionCall, Block
 
 PARTS: Final = (
@@ -62,6 +61,10 @@ class Stopwatch:
         yield
         self.take(name, since)
 
+    def attention(self, call: Callable[[], torch.Tensor]) -> torch.Tensor:
+        with self.part("attention"):
+            return call()
+
     def milliseconds(self) -> dict[str, float]:
         """What was taken since the last question, by part; waits for the device."""
         if self._device.type == "cuda":
@@ -71,32 +74,6 @@ class Stopwatch:
             found[part] += since.elapsed_time(until) if self._device.type == "cuda" else 1000 * (until - since)
         self._taken.clear()
         return found
-
-
-class TimedAttention:
-    """An attention backend as the block sees it."""
-
-    def __init__(self, own: AttentionBackend, watch: Stopwatch) -> None:
-        self.name, self.grade = own.name, own.grade
-        self.own, self.watch = own, watch
-
-    def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
-    ) -> torch.Tensor:
-        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
-
-    def attend_at(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        layout: PackedLayout | None,
-        step: int,
-        place: Place | None,
-    ) -> torch.Tensor:
-        with self.watch.part("attention"):
-            return attend_at(self.own, q, k, v, layout=layout, step=step, place=place)
 
 
 class TimedProducers:
@@ -168,7 +145,9 @@ def time_block(
     block: Block, h: torch.Tensor, table: torch.Tensor, rows: Any, call: AttentionCall, watch: Stopwatch
 ) -> dict[str, float]:
     """One call of `block`, h [S, hidden] updated in place -> milliseconds of each of `PARTS`."""
-    timed = replace(call, backend=TimedAttention(call.backend, watch), producers=TimedProducers(call.producers, watch))
+    timed = replace(
+        call, backend=AttentionAround(call.backend, watch.attention), producers=TimedProducers(call.producers, watch)
+    )
     linears = (
         (block.attn.qkv_proj, "qkv"),
         (block.attn.out_proj, "output"),

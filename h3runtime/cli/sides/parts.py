@@ -15,17 +15,17 @@ No part is handed FP8 codes by the one before: its linear rounds for itself, to 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Protocol
 
 import torch
 from torch import nn
 
-from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
+from h3runtime.backends.attention.around import AttentionAround
 from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
-from h3runtime.core import PackedLayout
 from h3runtime.denoiser.blocks import AttentionCall, Block
 from h3runtime.media.agreement import Agreement
 
@@ -133,7 +133,9 @@ def compare_block(block: Block, run: BlockRun, table: torch.Tensor, rows: Any, c
 def watched(block: Block, h: torch.Tensor, table: torch.Tensor, rows: Any, call: AttentionCall, watch: Watch) -> None:
     """One call of `block`, h updated in place; `watch` sees every part."""
     seen = replace(
-        call, backend=WatchedAttention(call.backend, watch), producers=WatchedProducers(call.producers, watch)
+        call,
+        backend=AttentionAround(call.backend, partial(attended, watch=watch)),
+        producers=WatchedProducers(call.producers, watch),
     )
     linears = (
         (block.attn.qkv_proj, "qkv"),
@@ -161,31 +163,11 @@ def agreement_of(a: torch.Tensor, b: torch.Tensor) -> Agreement:
     return Agreement(a.numel(), float(largest), absolute, squared, a_squared, b_squared, product)
 
 
-class WatchedAttention:
-    """An attention backend as the block sees it."""
-
-    def __init__(self, own: AttentionBackend, watch: Watch) -> None:
-        self.name, self.grade = own.name, own.grade
-        self.own, self.watch = own, watch
-
-    def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
-    ) -> torch.Tensor:
-        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
-
-    def attend_at(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        layout: PackedLayout | None,
-        step: int,
-        place: Place | None,
-    ) -> torch.Tensor:
-        out = attend_at(self.own, q, k, v, layout=layout, step=step, place=place)
-        self.watch.see("attention", out)
-        return out
+def attended(call: Callable[[], torch.Tensor], watch: Watch) -> torch.Tensor:
+    """A call of attention, seen."""
+    out = call()
+    watch.see("attention", out)
+    return out
 
 
 class WatchedProducers:
