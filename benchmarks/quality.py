@@ -1,13 +1,18 @@
 """What approximations do to pictures and sound: `quality.py OUT [--format nvfp4 ...] [--steps 4 ...] [--device cuda]`.
 
 Prompts of the little world go through the runtime's own engine with the embedded model, once exactly (BF16 weights,
-reference linear, exact attention) and once for every other combination of what the flags list. The judge says what each
+reference linear, exact attention) and once for every other combination of what the flags list, or for every `--way`:
+
+    --way "high=bf16/fp8/h3_attn8" "reuse=bf16/dequant/sdpa/easycache:0.2" "late=bf16/dequant/sdpa/easycache:0.4:0.3:1"
+
+A way that can't run here is told and left out. The judge says what each
 clip shows and sounds like; SSIM, PSNR, log-mel distance and relative L2 of the latents say how far it is from the exact
 clip of the same schedule, and from the anchor, an exact clip of many forwards, if there is one.
 
     OUT/clips*.jsonl              one line a clip; a run that was stopped goes on where it was
     OUT/quality.{json,md}         shares and means, a row for each task, split, size and combination
     OUT/TASK-SPLIT-SIZE.png       the rows drawn
+    OUT/ways.json                 the names that `--way` gave, for `quality_bundles`
 
 `--truth` lists formats x forwards x samplers x schedulers, with an anchor. `--processes 8` shares the prompts among
 eight processes (on one accelerator, too, which a small model leaves idle most of the time); `--part 2/8` is one of
@@ -23,13 +28,14 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+import torch
 from tqdm import tqdm
 
 from benchmarks.quality_engines import Engines, Made
@@ -47,6 +53,7 @@ from benchmarks.quality_plan import (
     Size,
     Way,
     caches_of,
+    named_way,
     schedule_of,
     schedules_of,
     size_of,
@@ -57,10 +64,14 @@ from benchmarks.quality_prompts import SPLITS, TASKS, Prompt, draw_prompt, ends_
 from benchmarks.quality_records import Records, key_of, record_of
 from benchmarks.quality_report import Row, markdown, rows_of
 from h3runtime.checkpoint.embedded.packaged import FOLDER
+from h3runtime.errors import BackendUnavailable, InvalidRequest
 from h3runtime.observe.cores import engine_threads
 
 PROMPTS = 200
 ANCHOR = "50"
+WAYS = "ways.json"
+MEMORY = 0.9
+"""Of a device, what all processes may take together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         run_parts(sys.argv[1:] if arguments is None else arguments, given.processes)
         given.report = True
     records = Records(given.output, "" if given.part is None else f"-{given.part[0]}")
+    if given.way:
+        (given.output / WAYS).write_text(json.dumps({name: asdict(way) for name, way in given.way}, indent=1))
     if not given.report:
         run(given, records)
     if given.report or given.part is None:
@@ -96,25 +109,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def run(given: argparse.Namespace, records: Records) -> None:
-    caches = caches_of(given.cache, given.cache_threshold, given.cache_forecast)
-    plan = Plan(
-        ways_of(given.format, given.linear_backend, given.attention_backend, caches),
-        schedules_of(given.steps, given.sampler, given.scheduler),
-        given.anchor,
-        given.seed,
-    )
+    schedules = schedules_of(given.steps, given.sampler, given.scheduler)
+    plan = Plan(_ways(given), schedules, given.anchor, given.seed)
     until = time.monotonic() + given.seconds
+    if given.part is not None and torch.cuda.is_available():
+        torch.cuda.set_per_process_memory_fraction(MEMORY / given.part[1])
     with tempfile.TemporaryDirectory() as scratch:
         engines = Engines(given.device, given.threads, Path(scratch), given.masters)
         given.checkpoint = engines.checkpoint
         origin = engines.checkpoint, engines.engine(EXACT).place.name
         prompts = list(_prompts(given))
+        if given.way:
+            plan = replace(plan, ways=tuple(way for way in plan.ways if _runs(way, engines)))
         behind = given.part is not None and given.part[0] > 0
         with tqdm(total=len(prompts) * len(plan.combinations), unit="clip", smoothing=0.1, disable=behind) as bar:
             for prompt, size in prompts:
                 if time.monotonic() > until:
                     break
                 _one_prompt(prompt, size, plan, engines, origin, records, Path(scratch), bar.update)
+
+
+def _ways(given: argparse.Namespace) -> tuple[Way, ...]:
+    if given.way:
+        return tuple(dict.fromkeys([EXACT, *(way for _, way in given.way)]))
+    caches = caches_of(given.cache, given.cache_threshold, given.cache_forecast)
+    return ways_of(given.format, given.linear_backend, given.attention_backend, caches)
+
+
+def _runs(way: Way, engines: Engines) -> bool:
+    """Whether its backends can run here; if not, the reason is told."""
+    try:
+        engines.engine(way).attentions.choose(way.attention)
+    except (BackendUnavailable, InvalidRequest) as fault:
+        print(f"{way.name}: {fault.message}", file=sys.stderr, flush=True)
+        return False
+    return True
 
 
 def _prompts(given: argparse.Namespace) -> Iterator[tuple[Prompt, Size]]:
@@ -185,6 +214,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache", **many, choices=CACHES, default=["none"], help="how steps are reused")
     parser.add_argument("--cache-threshold", **many, type=float, default=[], help="of each; default: the modes' own")
     parser.add_argument("--cache-forecast", **many, choices=FORECASTS, default=["taylor"])
+    parser.add_argument(
+        "--way", **many, type=named_way, metavar="NAME=FORMAT/LINEAR/ATTENTION[/CACHE]", help="these, no combinations"
+    )
     parser.add_argument("--steps", **many, type=int, default=[12])
     parser.add_argument("--sampler", **many, choices=SAMPLERS, default=["res_multistep"])
     parser.add_argument("--scheduler", **many, choices=SCHEDULERS, default=["beta"])

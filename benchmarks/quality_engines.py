@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from benchmarks.quality_plan import EXACT, W4A4, Schedule, Way
@@ -43,12 +44,12 @@ KEPT = "resident_bf16"
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Made:
-    """latents: fp32 on the device. frames: uint8 [F, H, W, 3]. samples: float32 [2, N], as they would be encoded.
+    """latents: fp32 on the device. frames: uint8 [F, H, W, 3] there. samples: float32 [2, N], as they would be encoded.
     seconds: sampling and decoding; sampling: of them. forwards: evaluations of the model. checks: the engine's own, by
     name."""
 
     latents: Latents
-    frames: NDArray[np.uint8]
+    frames: torch.Tensor
     samples: NDArray[np.float32]
     seconds: float
     sampling: float = 0.0
@@ -126,13 +127,14 @@ class Engines:
         with run.stage("video_decode"):
             for chunk in decode_frames(latents, vaes, engine.settings.vae_blend, run):
                 watch.feed(chunk.pixels, finite=chunk.finite)
-                frames.append(chunk.pixels.copy())
+                # Of bytes that have come to the host for the checks: the host's own buffer is written over.
+                frames.append(torch.from_numpy(chunk.pixels).to(latents.video.device, copy=True))
         checks = {
             "latents": check_latents(figures, synthetic=False),
             "audio": check_audio(waveform, synthetic=False),
             "video": watch.result(latent_std=figures["video"].std, synthetic=False),
         }
-        return Made(latents, np.concatenate(frames), samples, 0.0, checks=checks)
+        return Made(latents, torch.cat(frames), samples, 0.0, checks=checks)
 
     def _load(self, way: Way) -> ResidentEngine:
         made = embedded_set(self._cache, "nvfp4" if way.format == W4A4 else way.format, folder=self._masters)  # type: ignore[arg-type]

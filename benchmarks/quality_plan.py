@@ -30,7 +30,7 @@ FORECASTS: Final[tuple[Forecast, ...]] = get_args(Forecast)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """cache: how steps are reused, as `MODE:THRESHOLD[:FORECAST]`; "" computes them all."""
+    """cache: how steps are reused, as `MODE:THRESHOLD[:FORECAST][:START:END]`; "" computes them all."""
 
     format: str = "bf16"
     linear: str = "dequant"
@@ -106,12 +106,32 @@ def _told(forecast: Forecast) -> str:
 
 
 def reuse_of(text: str) -> StepReuse | None:
-    """What a way's `cache` says."""
+    """What a way's `cache` says. ValueError otherwise."""
     if not text:
         return None
-    mode, threshold, *forecast = text.split(":")
+    found = re.fullmatch(rf"(\w+):([\d.]+)(?::({'|'.join(FORECASTS)}))?(?::([\d.]+):([\d.]+))?", text)
+    if found is None:
+        raise ValueError(f"{text!r} is not MODE:THRESHOLD[:FORECAST][:START:END]")
+    mode, threshold, forecast, start, end = found.groups()
     reuse = StepReuse(mode, float(threshold))  # type: ignore[arg-type]
-    return replace(reuse, forecast=forecast[0]) if forecast else reuse  # type: ignore[arg-type]
+    if forecast is not None:
+        reuse = replace(reuse, forecast=forecast)  # type: ignore[arg-type]
+    return reuse if start is None else replace(reuse, start=float(start), end=float(end))
+
+
+def named_way(text: str) -> tuple[str, Way]:
+    """`NAME=FORMAT/LINEAR/ATTENTION[/CACHE]`, the way as its own name tells it. ValueError otherwise; backends are
+    known where they run."""
+    name, _, told = text.partition("=")
+    parts = told.split("/")
+    if not name or len(parts) not in (3, 4) or parts[0] not in FORMATS:
+        raise ValueError(f"{text!r} is not NAME=FORMAT/LINEAR/ATTENTION[/CACHE], formats {', '.join(FORMATS)}")
+    mode = parts[3].partition(":")[0] if parts[3:] else CACHES[1]
+    if mode not in CACHES[1:]:
+        raise ValueError(f"{text!r} reuses steps by none of {', '.join(CACHES[1:])}")
+    way = Way(*parts)
+    reuse_of(way.cache)
+    return name, way
 
 
 def schedules_of(steps: Sequence[int], samplers: Sequence[str], schedulers: Sequence[str]) -> tuple[Schedule, ...]:

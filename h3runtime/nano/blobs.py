@@ -75,8 +75,8 @@ class Stage:
         return frames, height, width
 
 
-def reduced(frames: NDArray[np.uint8]) -> Pixels:
-    """Frames [F, H, W, 3] averaged down to the working size."""
+def reduced(frames: NDArray[np.uint8] | Pixels) -> Pixels:
+    """Frames [F, H, W, 3] averaged down to the working size; those that have it stay as they are."""
     height, width = frames.shape[1:3]
     by = max(1, min(height, width) // WORKING_SIDE)
     if by == 1:

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import optimize
 
-from h3runtime.nano.blobs import Blob, blobs_of, reduced, stage_of
+from h3runtime.nano.blobs import Blob, Pixels, blobs_of, reduced, stage_of
 from h3runtime.nano.moving import impacts_of, motion_of
 from h3runtime.nano.outlines import nearest_shape
 from h3runtime.nano.world import COLOURS, FLOORS, RGB
@@ -64,8 +64,8 @@ class Sights:
         return len(self.objects)
 
 
-def look(frames: Picture) -> Sights:
-    """Everything that is to be seen in uint8 [F, H, W, 3]."""
+def look(frames: Picture | Pixels) -> Sights:
+    """Everything that is to be seen in uint8 [F, H, W, 3], or in what `reduced` makes of it."""
     stage = stage_of(reduced(frames))
     count, height, width = stage.shape
     paths = _paths(blobs_of(stage), count, min(height, width))

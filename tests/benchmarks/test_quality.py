@@ -18,7 +18,19 @@ from benchmarks import quality, quality_engines
 from benchmarks.quality_engines import Engines, Made
 from benchmarks.quality_measures import distance
 from benchmarks.quality_parts import part_arguments
-from benchmarks.quality_plan import EXACT, FORMATS, W4A4, Schedule, Size, Way, caches_of, schedule_of, size_of, ways_of
+from benchmarks.quality_plan import (
+    EXACT,
+    FORMATS,
+    W4A4,
+    Schedule,
+    Size,
+    Way,
+    caches_of,
+    named_way,
+    schedule_of,
+    size_of,
+    ways_of,
+)
 from benchmarks.quality_prompts import SPLITS, TASKS, draw_prompt, ends_of, request_of
 from benchmarks.quality_records import Record, Records
 from benchmarks.quality_report import markdown, rows_of
@@ -26,6 +38,7 @@ from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.checkpoint.synthetic.tiny import tiny_set
 from h3runtime.core import REUSE_THRESHOLDS, Latents, StepReuse
 from h3runtime.engine.latents_file import latents_path, read_latents
+from h3runtime.errors import BackendUnavailable
 from h3runtime.nano.judge import ITEMS
 from h3runtime.nano.pictures import render
 from h3runtime.nano.sounds import sound
@@ -74,6 +87,24 @@ def test_ways_are_all_combinations_and_the_exact_one_first() -> None:
     for wrong in ("192x128", "axbxc", ""):
         with pytest.raises(ValueError, match="WIDTH"):
             size_of(wrong)
+
+
+def test_a_named_way_is_told_by_its_own_name() -> None:
+    for told in ("bf16/fp8/h3_attn8", "nvfp4/nvfp4/sdpa/easycache:0.2", "bf16/int8/sdpa/h3_cache:0.1:hold:0.3:1"):
+        name, way = named_way(f"some {told}={told}")
+        assert (name, way.name) == (f"some {told}", told)
+    assert named_way("a=bf16/dequant/sdpa/easycache:0.4:0.3:1")[1].reuse == StepReuse("easycache", 0.4, 0.3, 1.0)
+    wrong = (
+        "bf16/fp8/sdpa",
+        "a=bf16/fp8",
+        "a=half/fp8/sdpa",
+        "a=bf16/fp8/sdpa/none:1",
+        "=bf16/fp8/sdpa",
+        "a=1/2/3/4/5",
+    )
+    for text in (*wrong, "a=bf16/fp8/sdpa/easycache", "a=bf16/fp8/sdpa/easycache:0.1:0.2"):
+        with pytest.raises(ValueError, match=r"NAME=|reuses|MODE:THRESHOLD"):
+            named_way(text)
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +167,7 @@ class Painter:
         if way != EXACT:
             frames = np.clip(frames + rng.normal(0, 20, frames.shape), 0, 255).astype(np.uint8)
         video = torch.full((1, 4), 1.0 + (way != EXACT))
-        return Made(Latents(video, video), frames, heard, 0.5)
+        return Made(Latents(video, video), torch.from_numpy(frames), heard, 0.5, 0.4, schedule.steps)
 
 
 @pytest.fixture(name="painted")
@@ -173,6 +204,28 @@ def test_a_run_is_judged_told_drawn_and_taken_up(tmp_path: Path) -> None:
     quality.main([str(folder), *RUN])
     assert Painter.made == 0
     assert json.loads((folder / "quality.json").read_text()) == told
+
+
+@pytest.mark.usefixtures("painted")
+def test_named_ways_are_made_alone_and_one_that_can_t_run_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def choose(name: str) -> None:
+        if name == "fa4":
+            raise BackendUnavailable("no such device")
+
+    place = type("Place", (), {"name": "nowhere"})
+    attentions = type("Attentions", (), {"choose": staticmethod(choose)})
+    monkeypatch.setattr(Painter, "engine", lambda *_: type("Engine", (), {"place": place, "attentions": attentions}))
+    ways = ("--way", "other=bf16/dequant/fa4", "rough=bf16/int8/sdpa")
+    quality.main([str(tmp_path), *FEW, *ways])
+    assert {record.way for record in Records(tmp_path).read()} == {EXACT, Way(linear="int8")}
+    assert "bf16/dequant/fa4: no such device" in capsys.readouterr().err
+    named = json.loads((tmp_path / quality.WAYS).read_text())
+    assert {name: Way(**told) for name, told in named.items()} == {
+        "other": Way(attention="fa4"),
+        "rough": Way(linear="int8"),
+    }
 
 
 @pytest.mark.usefixtures("painted")
