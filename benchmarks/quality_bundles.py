@@ -5,7 +5,7 @@
     --step       NAME=SECONDS, of one forward of H3 at full size with a bundle's backends, measured elsewhere
 
     OUT/bundles.json    a row for each bundle
-    OUT/bundles.md      as a table
+    OUT/bundles.md      as two tables: the short one is README's, the other has every item
     OUT/bundles.png     SSIM to the exact clip over what is saved, the levels' promises as lines
 
 All tasks, splits and sizes of the folder count together, by prompts of which every bundle has a clip. A bundle that is
@@ -18,15 +18,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import Any, Final
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from benchmarks.quality_bundles_plot import plot_of
+from benchmarks.quality_engines import KEPT as LOADED
 from benchmarks.quality_plan import EXACT, Way
 from benchmarks.quality_records import Record, Records
 from h3runtime.nano.judge import ITEMS
@@ -70,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     alone = [] if given.alone is None else list(Records(given.alone).read())
     bundles = bundles_of(list(Records(given.output).read()), named, alone, dict(given.step))
     (given.output / "bundles.json").write_text(json.dumps([asdict(each) for each in bundles], indent=1) + "\n")
-    (given.output / "bundles.md").write_text(markdown(bundles))
+    (given.output / "bundles.md").write_text(f"{brief(bundles)}\n{markdown(bundles)}")
     (given.output / "bundles.png").write_bytes(plot_of(bundles))
     print(markdown(bundles))
     return 0
@@ -153,13 +154,50 @@ def _clip(record: Record) -> Clip:
     return record.task, record.split, record.index, record.seed, record.size.name
 
 
+def read_bundles(path: Path) -> list[Bundle]:
+    """What `main` wrote."""
+    return [_read(row) for row in json.loads(path.read_text())]
+
+
+def _read(row: dict[str, Any]) -> Bundle:
+    judged = {item: (share, count) for item, (share, count) in row["judged"].items()}
+    figures = {name: Figure(**row[name]) for name in ("ssim", "audio_db")}
+    return Bundle(**(row | {"way": Way(**row["way"]), "judged": judged} | figures))
+
+
+def brief(bundles: Sequence[Bundle]) -> str:
+    """What README shows. Time is full size's, exact over these; judged items are shares in %, of the exact clips, and
+    points that others are off by."""
+    head = ["", "computed by", "forwards", "faster", "SSIM, bound, least", "sound dB, bound"]
+    return _table([[*head, *GUARDED, "nothing wrong", "promise"], *(_brief_cells(each) for each in bundles)])
+
+
+def _brief_cells(each: Bundle) -> list[str]:
+    exact = each.way == EXACT
+    faster = "" if each.full_size is None else f"{each.full_size:.2f}x"
+    ssim = "" if exact else ", ".join(f"{x:.3f}" for x in (each.ssim.mean, each.ssim.bound, each.ssim.worst))
+    sound = "" if exact else f"{each.audio_db.mean:.2f}, {each.audio_db.bound:.2f}"
+    judged = [*_items(each, GUARDED), f"{each.nothing_wrong:.1f}"]
+    return [each.name, _backends(each), f"{each.forwards:.1f}", faster, ssim, sound, *judged, _promise(each)]
+
+
+def _backends(each: Bundle) -> str:
+    """As requests name them. Where a way says `dequant`, weights were decoded once: the same numbers."""
+    linear = LOADED if each.way.linear == EXACT.linear else each.way.linear
+    return " ".join(f"`{name}`" for name in (linear, each.way.attention, each.way.cache) if name)
+
+
 def markdown(bundles: Sequence[Bundle]) -> str:
-    """One row a bundle; columns that none fills are left out."""
+    """All that was measured, one row a bundle."""
     items = [item for item in ITEMS if any(item in each.judged for each in bundles)]
     head = ["bundle", "computed by", "clips", "forwards", "saved", "faster here", "at full size"]
-    head += ["SSIM mean", "95 % bound", "least", "sound dB", "95 % bound", "nothing wrong %", *items, "promise"]
-    table = [head, *([*_cells(each), *_items(each, items), _promise(each)] for each in bundles)]
-    filled = [column for column in zip(*table, strict=True) if any(column[1:])]
+    head += ["SSIM mean", "95 % bound", "least", "sound dB", "95 % bound", "most", "nothing wrong %", *items, "promise"]
+    return _table([head, *([*_cells(each), *_items(each, items), _promise(each)] for each in bundles)])
+
+
+def _table(cells: Sequence[Sequence[str]]) -> str:
+    """The first row is the head. Columns that none fills are left out."""
+    filled = [column for column in zip(*cells, strict=True) if any(column[1:])]
     lines = list(zip(*filled, strict=True))
     lines.insert(1, ("---",) * len(filled))
     return "\n".join("| " + " | ".join(line) + " |" for line in lines) + "\n"
@@ -167,13 +205,13 @@ def markdown(bundles: Sequence[Bundle]) -> str:
 
 def _cells(each: Bundle) -> list[str]:
     ratios = [f"{each.saved:.2f}x", *("" if x is None else f"{x:.2f}x" for x in (each.faster, each.full_size))]
-    by = "/".join(filter(None, (each.way.linear, each.way.attention, each.way.cache)))
     ssim = [f"{x:.4f}" for x in (each.ssim.mean, each.ssim.bound, each.ssim.worst)]
-    sound = [f"{x:.2f}" for x in (each.audio_db.mean, each.audio_db.bound)]
-    return [each.name, by, str(each.clips), f"{each.forwards:.1f}", *ratios, *ssim, *sound, f"{each.nothing_wrong:.1f}"]
+    sound = [f"{x:.2f}" for x in (each.audio_db.mean, each.audio_db.bound, each.audio_db.worst)]
+    counts = [str(each.clips), f"{each.forwards:.1f}"]
+    return [each.name, _backends(each), *counts, *ratios, *ssim, *sound, f"{each.nothing_wrong:.1f}"]
 
 
-def _items(each: Bundle, items: Sequence[str]) -> list[str]:
+def _items(each: Bundle, items: Iterable[str]) -> list[str]:
     """The exact clips' share, and what others are off by."""
     if each.way == EXACT:
         return [f"{each.judged[item][0]:.1f}" if item in each.judged else "" for item in items]

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from benchmarks import quality_bundles
-from benchmarks.quality_bundles import Bundle, bundles_of, markdown
+from benchmarks.quality_bundles import Bundle, brief, bundles_of, markdown, read_bundles
 from benchmarks.quality_plan import EXACT, Schedule, Size, Way
 from benchmarks.quality_records import Record
 from h3runtime.nano.judge import ITEMS
@@ -97,8 +97,9 @@ def test_it_is_told_as_json_a_table_and_a_picture(tmp_path: Path) -> None:
     assert quality_bundles.main([str(tmp_path)]) == 0
     told = json.loads((tmp_path / "bundles.json").read_text())
     assert [row["name"] for row in told] == ["exact", *NAMED] and told[2]["saved"] == 1.5
+    assert read_bundles(tmp_path / "bundles.json") == bundles_of(records, NAMED, [], {})
     text = (tmp_path / "bundles.md").read_text()
-    assert "| high fp8 | fp8/h3_attn8 | 3 | 12.0 | 1.00x | 0.9800 |" in text and "not kept" in text
+    assert "| high fp8 | `fp8` `h3_attn8` | 3 | 12.0 | 1.00x | 0.9800 |" in text and "not kept" in text
     assert "faster here" not in text and "at full size" not in text
     assert "| -33.3 |" in text
     with Image.open(tmp_path / "bundles.png") as picture:
@@ -107,5 +108,7 @@ def test_it_is_told_as_json_a_table_and_a_picture(tmp_path: Path) -> None:
 
 def test_a_row_of_full_size_has_its_own_column() -> None:
     found = bundles([clip(0, EXACT), clip(0, HIGH)], exact=6.0, **{"high fp8": 4.0})
-    text = markdown([found["exact"], replace(found["high fp8"], name="high")])
-    assert "| at full size |" in text and "| 1.50x |" in text
+    rows = [found["exact"], replace(found["high fp8"], name="high")]
+    assert "| at full size |" in markdown(rows) and "| 1.50x |" in markdown(rows)
+    assert "| high | `fp8` `h3_attn8` | 12.0 | 1.50x | 1.000, 1.000, 1.000 | 0.50, 0.50 | +0.0 | +0.0 |" in brief(rows)
+    assert "| exact | `resident_bf16` `sdpa` | 12.0 | 1.00x |" in brief(rows)
