@@ -7,14 +7,16 @@ JSON with `--output`, again after every round. Does not judge. On a GPU the work
 (`watched`): an attention that hangs or loses the device is left out and the next best taken; what else can't be had
 costs itself alone, and is told.
 
-    lanes        exact, high, medium (`step_lanes`), or one of `--attention X --linear Y --producers Z`
+    lanes        exact, high, reuse, sparse, medium (`step_lanes`), or one of `--attention X --linear Y --producers Z`
     diffusers    with `--peer`: its model on the same weights (`step_peer`), eager; `--peer-compiled`: compiled too
     ms           median of the rounds, the least and the most beside it; device clock where there is one
     ratio        the peer's time over this one's in the same round: median, least and most of the rounds
     floor        the lane's own kernels, each measured alone afterwards (`step_floor`); above: what a forward takes more
     ceiling      of a large matrix product measured in the same run: what the work would take at that rate, over ms
-    loop         wall of a few steps of the sampling loop (`step_loop`), and as many of the peer's forwards over it: a
-                 request's sampling with `--steps 12`; overhead: 1 - busy / wall, and how often the host waited
+    sampling     with `--samplings A,B,..`: whole ones of a request, in that order (`step_sampling`), wall; forwards and
+                 reused steps; the peer's own whole one over it, and as many of its median forward
+    loop         wall of a few steps of the sampling loop (`step_loop`), all of them computed, and as many of the peer's
+                 forwards over it; overhead: 1 - busy / wall, and how often the host waited
     error        relative L2 of both velocities against the peer's, or against the first lane's without one
     growth       with `--scaling W`: one forward there over one here, against the same ratio of the work
 
@@ -23,7 +25,7 @@ costs itself alone, and is told.
 On one H200 with the published sizes and S = 37,810, measured: BF16 weights 66.4 GB, shared by all; high's codes and the
 peer's fc1 make it 101.8; a forward takes 3.8 more (exact), 4.7 (high), 6.8 (peer). Weights, imports and kernels that
 compile 23 s, the compiled peer 10, a round of exact, high and both peers 22.4, floors 5, loops of two steps 20: 130 s
-for three rounds; `--scaling` 60 s more, `--lanes medium --steps 12` a minute.
+for three rounds; `--scaling` 60 s more, a whole sampling of the peer 80. `--sizes few`: four blocks of these.
 """
 
 from __future__ import annotations
@@ -41,11 +43,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from benchmarks.attention import PEERS
 from benchmarks.contract import Unreadable, contract_names
 from benchmarks.script import names, positive
-from benchmarks.step_lanes import DEFAULT, LANES, Lane
+from benchmarks.step_lanes import DEFAULT, EASY, LANES, SHARE, Lane, lane_of
 from benchmarks.step_report import table
-from benchmarks.step_session import SIZES, Asked, measure
+from benchmarks.step_session import COMPILED, SIZES, Asked, measure
 from benchmarks.watched import Beat, run
+from h3runtime.backends.attention.sparse.sla_topk import PERCENTS
 from h3runtime.cli.report import print_error, say
+from h3runtime.core import REUSE_THRESHOLDS, StepReuse
 from h3runtime.engine.device import choose_device
 from h3runtime.errors import H3Error, Offence, invalid
 
@@ -88,7 +92,8 @@ def _write(output: Path | None, report: dict[str, Any]) -> None:
 
 
 def _asked(given: argparse.Namespace) -> Asked:
-    lanes = [LANES[name] for name in given.lanes]
+    reuse = _reuse(given)
+    lanes = [lane_of(name, given.share, reuse, given.skip) for name in given.lanes]
     if given.attention or given.linear or given.producers:
         base = LANES["exact"]
         asked = Lane(
@@ -114,12 +119,38 @@ def _asked(given: argparse.Namespace) -> Asked:
         given.scaling,
         given.seconds,
         dict(given.without),
+        given.samplings,
+        given.sampling_steps,
     )
+
+
+def _reuse(given: argparse.Namespace) -> StepReuse:
+    """InvalidRequest for steps that no cache of latents can be told to reuse."""
+    mode = given.cache_mode
+    threshold = REUSE_THRESHOLDS[mode] if given.cache_threshold is None else given.cache_threshold
+    if given.skip is not None and mode == "first_block":
+        raise invalid([Offence("skip", "is for modes that compare latents", "easycache or h3_cache")])
+    return StepReuse(mode, threshold, given.cache_start, given.cache_end)
 
 
 def _reasoned(text: str) -> tuple[str, str]:
     name, _, why = text.partition("=")
     return name, why or "was left out by --without"
+
+
+def _steps(text: str) -> tuple[int, ...]:
+    """Steps that can be reused: there is one before each. ValueError for others."""
+    found = tuple(int(one) for one in names(text))
+    if any(one < 1 for one in found):
+        raise ValueError(text)
+    return found
+
+
+def _samplings(text: str) -> tuple[str, ...]:
+    found, legal = names(text), (*LANES, "asked", *PEERS, COMPILED)
+    if unknown := [name for name in found if name not in legal]:
+        raise argparse.ArgumentTypeError(f"no sampling of {', '.join(unknown)} (legal: {', '.join(legal)})")
+    return found
 
 
 def _lanes(text: str) -> tuple[str, ...]:
@@ -142,6 +173,21 @@ def _parser() -> argparse.ArgumentParser:
     lane.add_argument("--attention", metavar="X", help="A backend's name.")
     lane.add_argument("--linear", metavar="Y", help="A backend's name.")
     lane.add_argument("--producers", metavar="Z", help="A family's name.")
+    lever = parser.add_argument_group("sparse, reuse and medium", "What these lanes approximate.")
+    lever.add_argument(
+        "--share", type=int, choices=PERCENTS, default=SHARE, help=f"Per cent of cubes that are read. Default: {SHARE}."
+    )
+    lever.add_argument(
+        "--cache-mode", choices=tuple(REUSE_THRESHOLDS), default=EASY.mode, help=f"Default: {EASY.mode}."
+    )
+    lever.add_argument("--cache-threshold", type=float, metavar="X", help="Default: the mode's own.")
+    lever.add_argument("--cache-start", type=float, default=EASY.start, metavar="X", help=f"Default: {EASY.start}.")
+    lever.add_argument("--cache-end", type=float, default=EASY.end, metavar="X", help=f"Default: {EASY.end}.")
+    lever.add_argument("--skip", type=_steps, metavar="N,..", help="Reuse these steps, from 0, whatever has changed.")
+    parser.add_argument(
+        "--samplings", type=_samplings, default=(), metavar="A,B", help="Whole ones of these lanes and peers, in order."
+    )
+    parser.add_argument("--sampling-steps", type=positive, metavar="N", help="Default: the contract's.")
     parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")
     parser.add_argument("--peer-compiled", action="store_true", help="And compiled block by block.")
     parser.add_argument("--rounds", type=positive, default=3, metavar="N", help="Timed forwards of each. Default: 3.")

@@ -2,18 +2,22 @@
 
     exact    BF16 products on resident weights, attention of 16 bits, fused producers
     high     FP8 products, attention of 8 bits, producers that round to FP8
-    medium   high with attention that reads a tenth of the pictures' keys, whatever they are: what depends on numbers
-             (`sol_attn`, step reuse) can't be judged on random ones. Its time is that of a whole loop
+    reuse    high with steps that are made of earlier ones
+    sparse   high with attention that reads a share of the pictures' keys (`--share`), whatever they are: how many are
+             read is fixed, so that time doesn't depend on numbers (that of `sol_attn` does)
+    medium   both: sparse attention and reuse
 
-Of several attentions the fastest on the workload's own rows is taken; what the others took, or why they can't run, is
-kept. `sdpa` stands in where none can, and the definition for producers, so that every lane runs anywhere: the report
-names what ran. Fed by `step`; all lanes stand on the same weights (`engine.made_network`).
+What reuse saves shows in a whole sampling alone (`step_sampling`); a forward of `reuse` is one of high, one of medium
+is one of `sparse`. Of several attentions the fastest on the workload's own rows is taken; what the others took, or why
+they can't run, is kept. `sdpa` stands in where none can, and the definition for producers, so that every lane runs
+anywhere: the report names what ran. Fed by `step`; all lanes stand on the same weights (`engine.made_network`), and
+those whose products are the same on the same network.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Final
@@ -24,13 +28,16 @@ from benchmarks.step_times import once
 from benchmarks.step_workload import Workload
 from benchmarks.watched import Beat
 from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
+from h3runtime.backends.attention.counting import Tally
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.base import Producers
 from h3runtime.backends.fused.select import choose_producers
 from h3runtime.backends.linear.select import choose_linear
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
+from h3runtime.core import REUSE_THRESHOLDS, SamplerSettings, StepReuse
 from h3runtime.denoiser.dit import Dit, Prepared
+from h3runtime.denoiser.reuse.outlook import likely_skips
 from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.made_network import made_network
 from h3runtime.engine.resident import COMPUTE_DTYPE
@@ -46,20 +53,40 @@ Velocities = tuple[torch.Tensor, torch.Tensor]
 @dataclass(frozen=True, slots=True)
 class Lane:
     """attentions: to choose the fastest of. linear: one, since it decides what the lane is. producers: by preference.
-    required: an attention that can't run is an error, and nothing stands in for it."""
+    required: an attention that can't run is an error, and nothing stands in for it. reuse: of its whole samplings.
+    skipped: steps that these reuse whatever `reuse` would decide, None to let it decide."""
 
     name: str
     attentions: tuple[str, ...]
     linear: str
     producers: tuple[str, ...] = ("triton", "cpu", "torch")
     required: bool = False
+    reuse: StepReuse | None = None
+    skipped: tuple[int, ...] | None = None
+
+    def likely_skips(self, sampling: SamplerSettings) -> int:
+        return likely_skips(sampling, self.reuse) if self.skipped is None else len(self.skipped)
+
+
+NARROW: Final = ("h3_attn8", "sage2", "sage1")
+EASY: Final = StepReuse("easycache", REUSE_THRESHOLDS["easycache"])
+"""A threshold that keeps SSIM >= 0.97 on h3-nano (benchmarks/LOG.md, step reuse)."""
+SHARE: Final = 25
+"""Per cent of the pictures' cubes that are read."""
+
+
+def sparse_attentions(percent: int) -> tuple[str, ...]:
+    """Those that read the same share: of 8 bits, of 16."""
+    return f"sla8_topk_{percent}", f"sla_topk_{percent}"
 
 
 LANES: Final[Mapping[str, Lane]] = MappingProxyType(
     {
         "exact": Lane("exact", ("fa4", "cudnn_sdpa"), "resident_bf16"),
-        "high": Lane("high", ("h3_attn8", "sage2", "sage1"), "fp8"),
-        "medium": Lane("medium", ("sla_topk_10",), "fp8"),
+        "high": Lane("high", NARROW, "fp8"),
+        "reuse": Lane("reuse", NARROW, "fp8", reuse=EASY),
+        "sparse": Lane("sparse", sparse_attentions(SHARE), "fp8"),
+        "medium": Lane("medium", sparse_attentions(SHARE), "fp8", reuse=EASY),
     }
 )
 DEFAULT: Final = ("exact", "high")
@@ -68,9 +95,18 @@ TRIALS: Final = 3
 """Calls of an attention before it is chosen; the last counts."""
 
 
+def lane_of(name: str, percent: int, reuse: StepReuse, skipped: tuple[int, ...] | None) -> Lane:
+    """A lane by name, with these in the place of its own share and reuse, where it has any."""
+    lane = LANES[name]
+    if lane.attentions == sparse_attentions(SHARE):
+        lane = replace(lane, attentions=sparse_attentions(percent))
+    return lane if lane.reuse is None else replace(lane, reuse=reuse, skipped=skipped)
+
+
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A lane on one workload. passed: what was not chosen and why; for attention also how long each took."""
+    """A lane on one workload. passed: what was not chosen and why; for attention also how long each took. tally: of all
+    lanes' attentions."""
 
     lane: Lane
     network: Dit
@@ -78,6 +114,7 @@ class Ready:
     prepared: Prepared
     given: Workload
     passed: tuple[str, ...]
+    tally: Tally
 
     def forward(self) -> Velocities:
         return self.network(self.prepared, self.given.video, self.given.audio, SIGMA, step=STEP)  # type: ignore[no-any-return]
@@ -90,7 +127,11 @@ class Ready:
     def on(self, given: Workload) -> Ready:
         """The same lane on another workload."""
         prepared = prepared_on(self.network, self.attention, given)
-        return Ready(self.lane, self.network, self.attention, prepared, given, self.passed)
+        return replace(self, prepared=prepared, given=given)
+
+    def is_twin(self, other: Ready) -> bool:
+        """Whether a forward of the other is the same."""
+        return self.network is other.network and self.attention.name == other.attention.name
 
 
 class Lanes:
@@ -108,16 +149,30 @@ class Lanes:
         self._sizes, self._weights, self._device = sizes, weights, device
         self._without, self._beat = without, beat or Beat(None)
         self._attentions = Attentions(device, AttentionOptions())
+        self._networks: dict[tuple[str, tuple[str, ...]], tuple[Dit, list[str]]] = {}
+        self._chosen: dict[tuple[tuple[str, ...], bool], tuple[AttentionBackend, list[str]]] = {}
 
     def ready(self, lane: Lane, given: Workload) -> Ready:
         """InvalidRequest or BackendUnavailable for a lane of which something can't run here."""
-        linear, _ = choose_linear(lane.linear, self._device)
-        network = made_network(self._sizes, self._weights, linear=linear, device=self._device, dtype=COMPUTE_DTYPE)
+        network, more = self._network(lane)
         self._attentions.fit({network.config.head_dim}, why_no_gates([network]))
-        attention, told = self._attention(lane, given, network.config.heads, network.config.head_dim)
+        asked = lane.attentions, lane.required
+        if asked not in self._chosen:
+            self._chosen[asked] = self._attention(lane, given, network.config.heads, network.config.head_dim)
+        attention, told = self._chosen[asked]
         self._beat.at(attention.name)
-        network.producers, more = _producers(lane.producers, self._device)
-        return Ready(lane, network, attention, prepared_on(network, attention, given), given, (*told, *more))
+        prepared = prepared_on(network, attention, given)
+        return Ready(lane, network, attention, prepared, given, (*told, *more), self._attentions.tally)
+
+    def _network(self, lane: Lane) -> tuple[Dit, list[str]]:
+        """One for all lanes of the same products: what a linear encodes is held once."""
+        key = lane.linear, lane.producers
+        if key not in self._networks:
+            linear, _ = choose_linear(lane.linear, self._device)
+            made = made_network(self._sizes, self._weights, linear=linear, device=self._device, dtype=COMPUTE_DTYPE)
+            made.producers, told = _producers(lane.producers, self._device)
+            self._networks[key] = made, told
+        return self._networks[key]
 
     def _attention(self, lane: Lane, given: Workload, heads: int, head_dim: int) -> tuple[AttentionBackend, list[str]]:
         """The fastest on the workload's rows; what is known of all."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any, Final, Protocol
@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 from benchmarks.attention import PEERS
 from benchmarks.step_floor import Part, floor_ms
 from benchmarks.step_loop import Loop
+from benchmarks.step_sampling import Sampling
 from benchmarks.step_workload import Workload
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.quality.levels import NARROW_ATTENTIONS, NARROW_LINEARS
@@ -89,6 +90,8 @@ class Findings(Protocol):
     faults: dict[str, str]
     floors: dict[str, list[Part]]
     loops: dict[str, Loop]
+    samplings: dict[str, list[Sampling]]
+    between: list[float]
     growths: list[Growth]
     ceilings: dict[str, float]
     left_out: list[str]
@@ -106,6 +109,8 @@ def report_of(
         "rows": [_row(name, work, chosen.get(name), found) for name in found.measured],
         "parts": {lane: [asdict(part) for part in parts] for lane, parts in found.floors.items()},
         "loops": {lane: asdict(loop) for lane, loop in found.loops.items()},
+        "samplings": _samplings(found),
+        "peer_forwards_between_ms": list(found.between),
         "growth": [{**asdict(growth), "excess_percent": growth.excess_percent} for growth in found.growths],
         "faults": found.faults,
         "left_out": found.left_out,
@@ -138,6 +143,47 @@ def _row(name: str, work: Work, chosen: tuple[str, str, str] | None, found: Find
         "peak_bytes": measured.peak_bytes,
         "error": None if math.isnan(measured.error) else measured.error,
     }
+
+
+def _samplings(found: Findings) -> dict[str, dict[str, Any]]:
+    """By lane and peer, milliseconds. ratios: of the peer's time over the median of these, with the least and most of
+    them: of its own whole sampling, and of the median of all its forwards times the schedule's."""
+    bases = _bases(found)
+    rows = {}
+    for name, made in found.samplings.items():
+        walls = [one.wall_ms for one in made]
+        rows[name] = {
+            "walls_ms": walls,
+            "ms": median(walls),
+            "least_ms": min(walls),
+            "most_ms": max(walls),
+            "steps": len(made[0].steps),
+            "forwards": [one.forwards for one in made],
+            "skipped": [list(one.skipped) for one in made],
+            "peak_bytes": max((one.peak_bytes or 0 for one in made), default=0) or None,
+            "took": [asdict(step) for step in made[-1].steps],
+            "ratios": {} if name.startswith(PEERS) else {of: _over(ms, walls) for of, ms in bases(len(made[0].steps))},
+        }
+    return rows
+
+
+def _bases(found: Findings) -> Callable[[int], list[tuple[str, float]]]:
+    """What the peer takes for so many steps, by how that is known."""
+
+    def of(steps: int) -> list[tuple[str, float]]:
+        told = []
+        for name, measured in _peers(found.measured):
+            forwards = [*measured.times, *(found.between if name in PEERS else ())]
+            told.append((f"{name}, {steps} x median forward", steps * median(forwards)))
+            if whole := found.samplings.get(name):
+                told.append((f"{name}, whole", median(one.wall_ms for one in whole)))
+        return told
+
+    return of
+
+
+def _over(base: float, walls: Sequence[float]) -> dict[str, float]:
+    return {"median": base / median(walls), "least": base / max(walls), "most": base / min(walls)}
 
 
 def _loop_ratios(loop: Loop, measured: Mapping[str, Measured]) -> dict[str, float]:
@@ -173,7 +219,8 @@ def _ceiling(ceilings: Mapping[str, float], is_narrow: bool) -> float:
 
 def table(report: Mapping[str, Any]) -> str:
     """For people, in Markdown: lanes and peers, parts, growth, and what to know of them."""
-    blocks = [_lanes_table(report), _parts_table(report), _growth_table(report), "\n".join(_notes(report))]
+    blocks = [_lanes_table(report), _samplings_table(report), _parts_table(report), _growth_table(report)]
+    blocks.append("\n".join(_notes(report)))
     return "\n\n".join(block for block in blocks if block)
 
 
@@ -203,6 +250,55 @@ def _lanes_table(report: Mapping[str, Any]) -> str:
 def _loop_cell(row: Mapping[str, Any]) -> str:
     ratios = ", ".join(f"{ratio:.3f}x" for ratio in row["loop_ratios"].values())
     return _told(row["loop_ms"], ".1f") + (f" ({ratios})" if ratios else "")
+
+
+def _samplings_table(report: Mapping[str, Any]) -> str:
+    """Whole samplings of a request."""
+    if not (rows := report.get("samplings")):
+        return ""
+    ratios = list(dict.fromkeys(of for row in rows.values() for of in row["ratios"]))
+    head = ["whole sampling", "runs", "ms", "least..most", "steps", "forwards", "steps reused", *ratios, "peak GiB"]
+    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    for name, row in rows.items():
+        cells = [name, str(len(row["walls_ms"])), f"{row['ms']:.0f}", f"{row['least_ms']:.0f}..{row['most_ms']:.0f}"]
+        cells += [str(row["steps"]), _either(row["forwards"]), _either(row["skipped"])]
+        cells += [told_ratio(row["ratios"][of]) if of in row["ratios"] else "" for of in ratios]
+        peak = None if row["peak_bytes"] is None else row["peak_bytes"] / GIB
+        lines.append("| " + " | ".join([*cells, _told(peak, ".1f")]) + " |")
+    return "\n".join([*lines, "", *_steps_lines(rows, report["approximations"])])
+
+
+def _either(each: Sequence[Any]) -> str:
+    """Of all runs, where they are alike once."""
+    told = (", ".join(map(str, one)) if isinstance(one, list) else str(one) for one in each)
+    return " / ".join(dict.fromkeys(told))
+
+
+def _steps_lines(rows: Mapping[str, Any], approximations: Mapping[str, Sequence[str]]) -> Iterator[str]:
+    """What was approximated, and the last run step by step."""
+    for name, row in rows.items():
+        if name in approximations:
+            yield f"{name}, approximated: {'; '.join(approximations[name]) or 'nothing'}"
+        yield f"{name}, ms by step: {', '.join(map(_step_told, row['took']))}"
+        yield from (f"{name}, attention of steps {line}" for line in _attention_told(row["took"]))
+
+
+def _step_told(step: Mapping[str, Any]) -> str:
+    """Milliseconds, and what reuse saw: the change of picture and sound."""
+    change = "" if step["change"] is None else f" {step['change'][0]:.3f}/{step['change'][1]:.3f}"
+    told = f"{'reused' * step['reused']}{change}".strip()
+    return f"{step['ms']:.0f}" + (f" ({told})" if told else "")
+
+
+def _attention_told(steps: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Calls by backend, and the share of cubes that sparse ones read; steps with the same ones together."""
+    found: dict[str, list[int]] = {}
+    for number, step in enumerate(steps):
+        shares = step["attention"].get("kept_share", {})
+        calls = step["attention"].get("dispatches", {})
+        told = (f"{count} {name}{f' at {shares[name]:.1%}' if name in shares else ''}" for name, count in calls.items())
+        found.setdefault(" + ".join(told), []).append(number)
+    return (f"{', '.join(map(str, numbers))}: {calls}" for calls, numbers in found.items() if calls)
 
 
 def _parts_table(report: Mapping[str, Any]) -> str:

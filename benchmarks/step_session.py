@@ -10,7 +10,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,6 +25,7 @@ from benchmarks.step_lanes import SIGMA, Lane, Lanes, Ready, Velocities
 from benchmarks.step_loop import Loop, run_loop
 from benchmarks.step_peer import peer_model, peer_of, peer_weights
 from benchmarks.step_report import Growth, Measured, Work, report_of
+from benchmarks.step_sampling import Sampling, approximations, sampled, sampled_by_peer
 from benchmarks.step_times import once
 from benchmarks.step_workload import Workload, workload_of
 from benchmarks.watched import Beat
@@ -39,6 +40,7 @@ from h3runtime.observe.cores import engine_threads
 SIZES: Final[Mapping[str, TransformerSizes]] = MappingProxyType(
     {
         "published": TransformerSizes(curve=None),
+        "few": TransformerSizes(curve=None, layers=4),
         "small": TransformerSizes(
             hidden=128,
             layers=3,
@@ -63,7 +65,8 @@ COMPILED: Final = "diffusers, compiled"
 @dataclass(frozen=True, slots=True)
 class Asked:
     """steps: of the loop, 0 for none. scaling: another workload, or None. seconds: after which nothing new begins.
-    without: lanes, attentions and peers that are left out, and why."""
+    without: lanes, attentions and peers that are left out, and why. samplings: whose whole ones, in their order.
+    sampling_steps: of these, in the place of the contract's."""
 
     workload: str
     sizes: str
@@ -76,6 +79,8 @@ class Asked:
     scaling: str | None
     seconds: float | None
     without: Mapping[str, str] = field(default_factory=dict)
+    samplings: tuple[str, ...] = ()
+    sampling_steps: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +97,14 @@ class Runner:
 
 @dataclass(slots=True)
 class Found:
-    """What is known so far, by runner's name."""
+    """What is known so far, by runner's name. between: milliseconds of the peer's forwards between samplings."""
 
     measured: dict[str, Measured] = field(default_factory=dict)
     faults: dict[str, str] = field(default_factory=dict)
     floors: dict[str, list[Part]] = field(default_factory=dict)
     loops: dict[str, Loop] = field(default_factory=dict)
+    samplings: dict[str, list[Sampling]] = field(default_factory=dict)
+    between: list[float] = field(default_factory=list)
     growths: list[Growth] = field(default_factory=list)
     ceilings: dict[str, float] = field(default_factory=dict)
     left_out: list[str] = field(default_factory=list)
@@ -134,13 +141,17 @@ class Session:
         self.sizes = SIZES[asked.sizes]
         self.found = Found()
         self.lanes: list[Ready] = []
+        self.models: dict[str, Any] = {}
 
     def run(self) -> dict[str, Any]:
         self.given = self._workload(self.asked.workload)
         runners = self._runners()
         self._tell(f"{self.given.layout.rows} rows, {len(runners)} ready: {self._held()}")
-        self._rounds(self._warmed(runners))
+        runners = self._warmed(runners)
+        self._rounds(runners)
+        self._samplings(runners)
         runners.clear()
+        self.models.clear()
         self.found.ceilings = ceilings_of(self.device)
         for phase in (self._floors, self._loops, self._growths):
             phase()
@@ -189,6 +200,7 @@ class Session:
         model = peer_model(self.sizes, theirs, frequencies)
         if name == COMPILED:
             model.compile_repeated_blocks()
+        self.models[name] = model
         peer = peer_of(model, self.given, SIGMA)
 
         def few(blocks: int) -> Velocities:
@@ -232,15 +244,31 @@ class Session:
         for number in range(self.asked.rounds):
             if number and self._is_late(f"{self.asked.rounds - number} of {self.asked.rounds} rounds"):
                 break
-            order = [name for name in runners if name not in self.found.faults]
+            order = [name for name in runners if name not in self.found.faults and self._twin(name) is None]
             turn = number % max(1, len(order))
             for name in [*order[turn:], *order[:turn]]:
                 self._tried(name, partial(self._timed, runners[name], made))
+            self._share_with_twins()
             if not number:
                 self._judge(made)
             times = (f"{name} {found.times[-1]:.1f}" for name, found in self.found.measured.items())
             self._tell(f"round {number + 1} of {self.asked.rounds}, ms: {', '.join(times)}")
             self.write(self._report())
+
+    def _twin(self, name: str) -> str | None:
+        """An earlier lane whose forward is the same: one of both is timed."""
+        own = next((lane for lane in self.lanes if lane.lane.name == name), None)
+        if own is None:
+            return None
+        earlier = self.lanes[: self.lanes.index(own)]
+        names = (lane.lane.name for lane in earlier if lane.is_twin(own))
+        return next((other for other in names if other not in self.found.faults), None)
+
+    def _share_with_twins(self) -> None:
+        for lane in self.lanes:
+            twin = self._twin(lane.lane.name)
+            if twin in self.found.measured and lane.lane.name not in self.found.faults:
+                self.found.measured[lane.lane.name] = self.found.measured[twin]
 
     def _timed(self, runner: Runner, made: dict[str, Velocities]) -> Velocities:
         held: list[Any] = []
@@ -258,6 +286,56 @@ class Session:
         for name, velocities in made.items():
             self.found.measured[name].error = error_of(velocities, made[base])
         self._tell(", ".join(f"{name} differs by {self.found.measured[name].error:.2e}" for name in made))
+
+    def _samplings(self, runners: Mapping[str, Runner]) -> None:
+        """In the order asked for; behind each of ours a forward of the peer: both share what the machine does."""
+        if self.asked.sampling_steps is not None:
+            settings = replace(self.given.settings, steps=self.asked.sampling_steps)
+            self.given = replace(self.given, settings=settings)
+        for name in self.asked.samplings:
+            if name in self.found.faults or name not in self.found.measured:
+                self.found.left_out.append(f"sampling of {name}: there is no such lane or peer here")
+                continue
+            expected = self._expected_s(name)
+            if self._is_late(f"sampling of {name}", expected):
+                continue
+            self._tell(f"sampling of {name}: about {expected:.0f} s")
+            self._sampling(name, runners)
+            self.write(self._report())
+
+    def _sampling(self, name: str, runners: Mapping[str, Runner]) -> None:
+        what = f"sampling of {name}"
+        try:
+            made = self._sampled(name, runners[name].risk)
+        except torch.AcceleratorError:
+            raise
+        except Exception as fault:
+            self.found.faults[what] = _told(fault)
+            self._tell(f"{what}: {self.found.faults[what]}")
+            return
+        self.found.samplings.setdefault(name, []).append(made)
+        steps = ", ".join(f"{step.ms:.0f}{'r' * step.reused}" for step in made.steps)
+        self._tell(f"{what}: {made.wall_ms:.0f} ms, {made.forwards} forwards; steps (r: reused): {steps}")
+        if name not in self.models and (peer := runners.get(self.asked.peer or "")) is not None:
+            self.beat.at(peer.risk)
+            self.found.between.append(once(peer.forward, self.device))
+            self._tell(f"{peer.name}: a forward {self.found.between[-1]:.1f} ms")
+
+    def _sampled(self, name: str, risk: str) -> Sampling:
+        alive = partial(self.beat.at, risk)
+        alive()
+        if name in self.models:
+            return sampled_by_peer(self.models[name], self.given, self.device, alive)
+        lane = next(lane for lane in self.lanes if lane.lane.name == name)
+        return sampled(replace(lane, given=self.given), self.device, alive)
+
+    def _expected_s(self, name: str) -> float:
+        """As long as the last one, or as all of its forwards."""
+        if before := self.found.samplings.get(name):
+            return before[-1].wall_ms / 1e3
+        lane = next((lane.lane for lane in self.lanes if lane.lane.name == name), None)
+        reused = 0 if lane is None else lane.likely_skips(self.given.settings)
+        return self.found.measured[name].ms * (self.given.settings.steps - reused) / 1e3
 
     def _floors(self) -> None:
         def measured(lane: Ready) -> None:
@@ -292,7 +370,9 @@ class Session:
         """Of lanes that were timed, as long as there is time for it. A fault costs itself alone."""
         for lane in self.lanes:
             name = lane.lane.name
-            if name not in self.found.measured or self._is_late(f"{phase} of {name}"):
+            if name not in self.found.measured or self._twin(name) is not None:
+                continue
+            if self._is_late(f"{phase} of {name}"):
                 continue
             self.beat.at(lane.attention.name)
             try:
@@ -303,9 +383,10 @@ class Session:
                 self.found.faults[f"{phase} of {name}"] = _told(fault)
             self._tell(f"{phase} of {name}: {self.found.faults.get(f'{phase} of {name}', 'measured')}")
 
-    def _is_late(self, what: str) -> bool:
+    def _is_late(self, what: str, takes: float = 0.0) -> bool:
+        """takes: seconds, as far as that is known."""
         seconds = self.asked.seconds
-        if seconds is None or time.monotonic() - self.began <= seconds:
+        if seconds is None or time.monotonic() - self.began + takes <= seconds:
             return False
         self.found.left_out.append(f"{what}: {seconds:.0f} s were over")
         return True
@@ -317,7 +398,10 @@ class Session:
             lane.lane.name: (lane.attention.name, lane.lane.linear, lane.network.producers.name) for lane in self.lanes
         }
         told = {lane.lane.name: list(lane.passed) for lane in self.lanes}
-        return report_of({**self.head, "asked": asked, "passed": told}, work, chosen, self.found)
+        near = {lane.lane.name: approximations(lane) for lane in self.lanes}
+        return report_of(
+            {**self.head, "asked": asked, "passed": told, "approximations": near}, work, chosen, self.found
+        )
 
     def _reset_peak(self) -> int | None:
         if self.device.type != "cuda":
