@@ -1,8 +1,8 @@
-"""One run of `quality` in several processes, each with one thread: every Nth prompt to each.
+"""One run of `quality` or `upscale` in several processes, each with one thread: every Nth prompt to each.
 
 Small tensors gain nothing from a second thread, and an accelerator is idle most of the time that a small model is on
 it. Parts share the folder of results and nothing else, so that a run that was stopped goes on with any number of them.
-Fed by `quality`.
+Fed by `quality` and `upscale`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ def part_arguments(arguments: Sequence[str], processes: int) -> list[list[str]]:
     return [[*arguments, *alone, "--part", f"{part}/{processes}"] for part in range(processes)]
 
 
-def run_parts(arguments: Sequence[str], processes: int) -> None:
+def run_parts(arguments: Sequence[str], processes: int, script: Path = SCRIPT) -> None:
     """To the end of all. SystemExit if one fails; the others are then ended."""
-    running = [subprocess.Popen([sys.executable, str(SCRIPT), *part]) for part in part_arguments(arguments, processes)]
+    running = [subprocess.Popen([sys.executable, str(script), *part]) for part in part_arguments(arguments, processes)]
     try:
         codes = [process.wait() for process in running]
     finally:
