@@ -1,6 +1,7 @@
 """The upscaler's training: it begins as a plain resize, improves on it, and its file is of the published layout."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,9 @@ from torch.nn import functional as F
 from h3runtime.checkpoint.synthetic import layouts
 from h3runtime.nano import model
 from h3runtime.nano.training import upscaler as training
+from h3runtime.nano.training.upscaler_pixels import PixelLoss
 from h3runtime.nano.training.upscaler_start import initialise
-from h3runtime.nano.training.video_vae import started
+from h3runtime.nano.training.video_vae import decode_clips, started
 from h3runtime.vae.upscaler import LatentUpscaler
 from h3runtime.vae.upscaler_config import UpscalerConfig
 
@@ -26,6 +28,7 @@ TINY = training.UpscalerTraining(
     batch=1,
     warm=2,
     noise=0.0,
+    pixels=0.0,
     wait_steps=1,
     report_seconds=0.0,
 )
@@ -81,3 +84,30 @@ def test_a_run_writes_a_master_of_the_published_layout_and_goes_on(tmp_path: Pat
     again = training._begin(tmp_path, 1)
     assert all(torch.equal(v.half(), tensors[n]) for n, v in again.state_dict().items())
     assert "32 to 64: error" in said[-1]
+
+
+SEEN = replace(TINY, frames=22, pixels=1.0, decoded_from=0.0, decoded=1)
+
+
+def test_pixels_are_those_that_the_runtime_decodes_and_move_the_upscaled_latents_alone():
+    vae = started(CPU, 0, None)
+    vae.latents_mean.normal_(generator=torch.Generator().manual_seed(1))
+    vae.latents_std.uniform_(0.5, 2.0, generator=torch.Generator().manual_seed(2))
+    views, seen = training.make_views(vae, SEEN, 0, CPU), PixelLoss.of(vae, training.scenes_of(SEEN, 0), SEEN)
+    index, made = torch.tensor([1]), views[64][1:].float().requires_grad_()
+    loss = seen(made, index, 64)
+    torch.autograd.backward(loss)
+    assert made.grad is not None and float(made.grad.abs().sum()) > 0
+    assert all(value.grad is None for value in vae.parameters())
+    # The scene as drawn is what they are compared with: its own decoded pixels put in its place leave 8-bit rounding.
+    own = decode_clips(vae, (views[64].float() * seen.std + seen.mean))
+    exact = replace(seen, frames={64: own})(made.detach(), index, 64)
+    assert float(exact) < 0.02 * float(loss.detach())
+
+
+def test_a_run_may_see_pixels_and_leaves_out_sides_that_are_decoded_in_tiles(tmp_path: Path):
+    vae, said = started(CPU, 0, None), []
+    recipe = replace(SEEN, pairs=((32, 64), (32, 320)))
+    assert set(PixelLoss.of(vae, training.scenes_of(recipe, 0), recipe).frames) == {64}
+    training.train_upscaler(tmp_path, 0.0, CPU, vae, say=said.append, recipe=SEEN)
+    assert "1 steps" in said[-1]
