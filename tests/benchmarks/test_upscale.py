@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -58,11 +59,13 @@ FIGURES = {"overshoot": 0.5, "high_frequency": 1.0, "chroma_edge": 5.0, "psnr": 
 WAY = second_of("3:0.15").name
 
 
-def record(index: int, kind: str, way: str, right: int = 0, judged: int = 0, **figures: float) -> Record:
+def record(
+    index: int, kind: str, way: str, right: int = 0, judged: int = 0, figures: Mapping[str, float] = FIGURES
+) -> Record:
     """Of one prompt: so many items judged, the first of them right."""
     verdict = {f"item{number}": number < right for number in range(judged)} | {"none": None}
     same = {name: value for name, value in verdict.items() if value is not None}
-    return Record("128x128x22", "trained", index, kind, way, FIGURES | figures, verdict, same)
+    return Record("128x128x22", "trained", index, kind, way, figures, verdict, same)
 
 
 def clips(right: list[int], **figures: float) -> list[Record]:
@@ -71,9 +74,9 @@ def clips(right: list[int], **figures: float) -> list[Record]:
     for index, count in enumerate(right):
         found += [
             record(index, "made", "small", 10, 10),
-            record(index, "made", WAY, count, 10, **figures),
+            record(index, "made", WAY, count, 10, FIGURES | figures),
             record(index, "drawn", "resize"),
-            record(index, "drawn", WAY, **figures),
+            record(index, "drawn", WAY, figures=FIGURES | figures),
         ]
     return found
 
