@@ -37,7 +37,10 @@ MAGICS = (
     (b"\x80\x02", "a PyTorch pickle (.pt, .pth, .ckpt)"),
     (b"\x80\x04", "a PyTorch pickle (.pt, .pth, .ckpt)"),
 )
-"""First bytes of other containers that hold weights. As the length of a header they'd all be absurd."""
+"""First bytes of other containers that hold weights. A header of safetensors may be so long that its length, which
+comes first, begins with a pickle's two (640 bytes, 66,176, ...): then the header itself follows."""
+HEADER_STARTS = (8, b"{")
+"""Where the header of a safetensors file begins, and with what."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +75,10 @@ def other_container(path: Path) -> str | None:
     """What the first bytes say, where they say something that isn't safetensors."""
     try:
         with path.open("rb") as file:
-            first = file.read(4)
+            first = file.read(HEADER_STARTS[0] + 1)
     except (OSError, ValueError):
+        return None
+    if first[HEADER_STARTS[0] :] == HEADER_STARTS[1]:
         return None
     return next((what for magic, what in MAGICS if first.startswith(magic)), None)
 

@@ -13,6 +13,7 @@ from h3runtime.checkpoint import rules
 from h3runtime.checkpoint.checkpoint_set import CheckpointSet
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.load import judge
+from h3runtime.checkpoint.sources import open_source
 from h3runtime.checkpoint.synthetic import layouts
 from h3runtime.checkpoint.synthetic.tiny import TEXT_ENCODER
 from h3runtime.checkpoint.synthetic_mark import fingerprint
@@ -227,6 +228,17 @@ def test_other_containers_are_named(tmp_path: Path, first: bytes, says: str) -> 
     path = tmp_path / "model.safetensors"
     path.write_bytes(first)
     assert f"model.safetensors: is {says}" in refused(path).message
+
+
+@pytest.mark.parametrize("length", [0x0280, 0x0480])
+def test_a_header_as_long_as_a_pickle_begins_is_no_pickle(tmp_path: Path, length: int) -> None:
+    """Its length comes first: 80 02 and 80 04 are 640 and 1,152 bytes."""
+    path = tmp_path / "model.safetensors"
+    header = b'{"weight":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'.ljust(length)
+    path.write_bytes(length.to_bytes(8, "little") + header + bytes(4))
+    source = open_source(path)
+    assert list(source.entries) == ["weight"]
+    source.close()
 
 
 # The text encoder under its original names
