@@ -21,11 +21,15 @@ from h3runtime.checkpoint.families import H3
 from h3runtime.checkpoint.sources import Source
 from h3runtime.core import AdapterContract
 
+REF2VA_PREFIX: Final = "transformer_ref."
+"""What diffusers puts before the names of an adapter of the Ref2VA transformer; of the other's it is `transformer.`."""
 PREFIXES: Final = (
     "base_model.model.",
     "model.diffusion_model.",
     "diffusion_model.",
     "transformer.",
+    REF2VA_PREFIX,
+    "model.",
     "lora_unet_",
     "lora_transformer_",
 )
