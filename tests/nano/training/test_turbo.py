@@ -18,6 +18,7 @@ from h3runtime.checkpoint.lora.layout import layout_of
 from h3runtime.checkpoint.lora.reading import read_bound
 from h3runtime.checkpoint.lora.scales import scales_of
 from h3runtime.checkpoint.lora.stored import StoredAdapter, read_stored, read_tensor
+from h3runtime.checkpoint.model_name import MASTERS_KEY
 from h3runtime.checkpoint.sources import open_source
 from h3runtime.checkpoint.synthetic.adapters import adapter
 from h3runtime.conditioning.encoder import TextEncoder
@@ -32,7 +33,7 @@ from h3runtime.nano.training.curriculum import Sizes
 from h3runtime.nano.training.lectern import Batch, Lectern
 from h3runtime.nano.training.pieces import load_pieces
 from h3runtime.nano.training.tasks import TASKS
-from h3runtime.nano.training.turbo import captions, command, schedule
+from h3runtime.nano.training.turbo import captions, command, schedule, stepping
 from h3runtime.nano.training.turbo.adapter import FILE, write_adapter
 from h3runtime.nano.training.turbo.distilling import TurboRecipe, TurboTrainer
 from h3runtime.nano.training.turbo.landing import Asked, landed, moved
@@ -151,6 +152,67 @@ def test_half_of_the_sequences_go_where_the_student_went(taught: Dit, encoder: T
     assert torch.equal(given.states[0][2:4], went[0]) and torch.equal(given.states[1][2:4], went[1])
 
 
+def test_those_that_are_led_back_land_where_the_teacher_went(
+    taught: Dit, encoder: TextEncoder, lectern: Lectern
+) -> None:
+    """Every step's velocity leads from where the student came to the teacher's own way from the noise."""
+    trainer = trainer_of(taught, encoder, lectern, replace(RECIPE, own=1.0, home=True))
+    moving(trainer.pupil)
+    batch = lectern.draw(lectern.bucket(0, TASKS[0], count=2), torch.Generator().manual_seed(2))
+    given = trainer.fresh(batch)
+    noise, visited = (given.states[0][:2], given.states[1][:2]), schedule.bases(4)
+    for i, now in enumerate(visited[:-1]):
+        part = slice(2 * i, 2 * i + 2)
+        state, velocity = ((pair[0][part], pair[1][part]) for pair in (given.states, given.velocities))
+        with torch.no_grad():
+            end = Asked.of(taught, given.hidden, batch).walked(noise, schedule.bases(8)[: 2 * i + 3])
+        landing = moved(state, velocity, now, visited[i + 1])
+        assert all(torch.allclose(a, b, rtol=1e-3, atol=1e-4) for a, b in zip(landing, end, strict=True))
+    assert not torch.allclose(
+        given.states[1][2:4], moved(noise, (given.velocities[0][:2], given.velocities[1][:2]), 1.0, 0.75)[1]
+    )
+
+
+def test_nothing_of_a_backward_pass_outlives_it(taught: Dit, encoder: TextEncoder, lectern: Lectern) -> None:
+    """What is left of one binds gradients to the stream that it ran on, and no other could record an update."""
+    trainer = trainer_of(taught, encoder, lectern)
+    trainer.step(trainer.bucket(0, TASKS[0]), 0.0)
+    assert all(side.merged.grad_fn is None for side in trainer.pupil.sides.values())
+
+
+def test_a_training_goes_on_from_the_adapter_that_another_left(
+    taught: Dit, encoder: TextEncoder, tmp_path: Path
+) -> None:
+    """But for the rounding to BF16, which `moving` leaves nothing to do."""
+    student = moving(Student.beside(taught, encoder, RANK, 0, masters="0123456789abcdef"))
+    student.mean.copy_(student.optimiser.weights.values)
+    student.save(tmp_path)
+    with closing(open_source(tmp_path / FILE)) as source:
+        assert source.metadata[MASTERS_KEY] == "0123456789abcdef"
+    again = Student.beside(taught, encoder, RANK, 1, tmp_path / FILE)
+    assert all(torch.equal(value, student.pairs[name]) for name, value in again.named())
+    with pytest.raises(RuntimeError):
+        Student.beside(taught, encoder, RANK + 1, 1, tmp_path / FILE)
+
+
+def test_what_was_learnt_shows_in_the_steps(
+    taught: Dit, encoder: TextEncoder, lectern: Lectern, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    """On other captions and noise: fresh pairs change nothing, those that learnt make every mean error smaller."""
+    small = Teacher(taught, encoder, untrained_video_vae(), untrained_audio_vae(), vocabulary)
+    trainer = trainer_of(taught, encoder, lectern)
+
+    def errors() -> list[stepping.StepError]:
+        return stepping.step_errors(small, trainer.pupil, replace(SIZE, clips=3), torch.float32, 2)
+
+    fresh = errors()
+    assert [step.base for step in fresh] == [1.0, 0.75, 0.5, 0.25]
+    assert all((step.video, step.audio) == (step.adapted_video, step.adapted_audio) for step in fresh)
+    joint.train(trainer, seconds=0, steps=6, out=tmp_path)
+    (video, audio), learnt = stepping.total(fresh, adapted=False), stepping.total(errors(), adapted=True)
+    assert learnt[0] < video and learnt[1] < audio
+
+
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_the_loss_falls_and_a_later_run_goes_on(
     repeats: int, taught: Dit, encoder: TextEncoder, lectern: Lectern, tmp_path: Path
@@ -184,7 +246,7 @@ def test_nothing_of_a_step_comes_from_the_host(taught: Dit, encoder: TextEncoder
 def test_the_file_has_the_public_layout(tmp_path: Path) -> None:
     dit, path = model.transformer(), tmp_path / "x.safetensors"
     transformer.initialise(dit, 0)
-    write_adapter(moving(Student.beside(dit, model.text_encoder(8), RANK, 0)), path)
+    write_adapter(moving(Student.beside(dit, model.text_encoder(8), RANK, 0)).pairs, path)
     made = adapter("comfyui_turbo", model.TRANSFORMER, rank=RANK)
     with closing(open_source(path)) as source:
         found = {name: (entry.dtype, tuple(entry.shape)) for name, entry in source.entries.items()}
@@ -201,7 +263,7 @@ def test_the_file_has_the_public_layout(tmp_path: Path) -> None:
 
 def test_requests_are_held_to_what_it_was_trained_for(taught: Dit, tmp_path: Path) -> None:
     """Whatever the file is called."""
-    write_adapter(Student.beside(taught, model.text_encoder(8), RANK, 0), tmp_path / "mine.safetensors")
+    write_adapter(Student.beside(taught, model.text_encoder(8), RANK, 0).pairs, tmp_path / "mine.safetensors")
     stored = stored_in(tmp_path / "mine.safetensors")
     contract = contract_of(stored, "mine")
     assert contract is not None and contract.name == schedule.NAME
@@ -215,7 +277,7 @@ def test_requests_are_held_to_what_it_was_trained_for(taught: Dit, tmp_path: Pat
 def test_the_runtime_makes_with_it_what_the_student_makes(taught: Dit, tmp_path: Path) -> None:
     """Its loader, its layers, its schedule and its sampler, against the training's batched forward."""
     student, path = moving(Student.beside(taught, model.text_encoder(8), RANK, 0)), tmp_path / FILE
-    write_adapter(student, path)
+    write_adapter(student.pairs, path)
     layout = pack(2, 4, 4, 8, np.ones(5, np.int64), [], [])
     hidden = torch.randn(1, 5, SIZES.text_dim, generator=torch.Generator().manual_seed(6))
     noise = target_noise(RULE.seed, 2, 4, 4, 8, channels=24, audio_channels=32)

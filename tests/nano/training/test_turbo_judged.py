@@ -54,7 +54,7 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ResidentEngine]
     student = Student.beside(teacher.dit, teacher.encoder, 2, 0)
     for name, value in student.named():
         value.data += 0.02 * ("ups" in name)
-    write_adapter(student, folder / FILE)
+    write_adapter(student.pairs, folder / FILE)
     resident = engine_with(folder, tmp_path_factory.mktemp("data"))
     yield resident
     resident.close()

@@ -7,6 +7,7 @@ student     all pairs of one training, their running mean, pieces
 landing     what a step has to come to: where many small steps of the teacher lead
 distilling  the training
 adapter     the file, in ComfyUI's Turbo layout
+stepping    how far each step is from where the teacher leads, with and without it
 judging     clips with and without it, judged
 command     `python -m h3runtime.nano.training.turbo OUT`
 """

@@ -29,7 +29,10 @@ from h3runtime.nano.training.turbo.landing import Asked, Lesson, lesson, repeate
 from h3runtime.nano.training.turbo.schedule import FORWARDS
 from h3runtime.nano.training.turbo.student import Student
 
-SIZES = Sizes((Size(128, 128, 22, 4096), Size(192, 192, 39, 512), Size(320, 192, 39, 128)), (0.8, 0.15, 0.05))
+SIZES = Sizes(
+    (Size(128, 128, 22, 2048), Size(192, 192, 39, 512), Size(320, 192, 39, 256), Size(640, 384, 124, 16)),
+    (0.5, 0.27, 0.2, 0.03),
+)
 KEPT = 64
 """Lessons that are kept, where they are learnt from more than once."""
 
@@ -37,16 +40,19 @@ KEPT = 64
 @dataclass(frozen=True, slots=True)
 class TurboRecipe(Recipe):
     """rows: packed rows of a lesson's sequences, each of which has N states. parts: the teacher's steps for one of the
-    student's. own: share of sequences that go on from the student's own step. repeats: updates from a lesson."""
+    student's. own: share of sequences that go on from the student's own step; home: whether these are led back to the
+    teacher's way (see `landing`). repeats: updates from a lesson."""
 
     rows: int = 9216
-    rate: float = 5e-4
-    warm: int = 20
-    ema: float = 0.99
+    rate: float = 1e-3
+    warm: int = 50
+    cool: float = 0.6
+    ema: float = 0.995
     every: float = 30.0
     sizes: Sizes = field(default_factory=lambda: SIZES)
     parts: int = 5
-    own: float = 0.5
+    own: float = 0.75
+    home: bool = True
     repeats: int = 1
 
 
@@ -69,6 +75,7 @@ class TurboTrainer(Trainer):
         with attention(self.device), self._autocast():
             video, audio = self.loss(self._next(bucket))
             torch.autograd.backward(video + self.recipe.audio_weight * audio)
+        student.release()
         gradient = weights.gradient()
         norm = clipped(gradient, self.recipe.clip)
         student.optimiser.step(gradient, self.knobs.rate)
@@ -93,7 +100,8 @@ class TurboTrainer(Trainer):
         with torch.no_grad():
             hidden = encode_batch(self.pupil.encoder, batch.text)
             asked = [Asked.of(dit, hidden, batch, self.through) for dit in (self.teacher, self.pupil.dit)]
-        return lesson(asked[0], asked[1], hidden, noise, own, FORWARDS, self.recipe.parts)
+        recipe = self.recipe
+        return lesson(asked[0], asked[1], hidden, noise, own, FORWARDS, recipe.parts, home=recipe.home)
 
     def _next(self, bucket: Bucket) -> Lesson:
         """A fresh one, or one of those that are kept."""

@@ -2,9 +2,11 @@
 
     x_0 noise;  y = teacher from x_i at b_i to b_{i+1}, in k Euler steps;  v_i = (x_i - y) / (sigma_i - sigma_{i+1})
 
-so that Euler with v_i lands on y. x_{i+1} is y in half of the sequences and where the student's own step lands in the
-other half: it learns on its teacher's way and on the one that it takes. No data but captions (and the pictures that
-keyframes show) is in it. A lesson holds B sequences at all N states, in the order [N * B]. Fed by `distilling`.
+so that Euler with v_i lands on y. x_{i+1} is y in some sequences and where the student's own step lands in the others:
+it learns on its teacher's way and on the one that it takes. From there the teacher goes on, or, with `home`, stays on
+its own way from the noise, so that what one step missed is the next one's to make good. No data but captions (and the
+pictures that keyframes show) is in it. A lesson holds B sequences at all N states, in the order [N * B]. Fed by
+`distilling`.
 """
 
 from __future__ import annotations
@@ -77,13 +79,22 @@ def landed(state: Pair, end: Pair, now: float, after: float) -> Pair:
 
 @torch.no_grad()
 def lesson(
-    teacher: Asked, student: Asked, hidden: torch.Tensor, noise: Pair, own: torch.Tensor, forwards: int, parts: int
+    teacher: Asked,
+    student: Asked,
+    hidden: torch.Tensor,
+    noise: Pair,
+    own: torch.Tensor,
+    forwards: int,
+    parts: int,
+    *,
+    home: bool = False,
 ) -> Lesson:
-    """own: bool [B], which sequences go on from the student's own step. parts: the teacher's steps for one."""
-    state, states, velocities = noise, list[Pair](), list[Pair]()
+    """own: bool [B], which sequences go on from the student's own step. parts: the teacher's steps for one. home: where
+    to the teacher's way from the noise leads, from every state, and not the one that begins there."""
+    state, end, states, velocities = noise, noise, list[Pair](), list[Pair]()
     visited, choose = bases(forwards), own.view(-1, 1, 1)
     for now, after in pairwise(visited):
-        end = teacher.walked(state, between(now, after, parts))
+        end = teacher.walked(end if home else state, between(now, after, parts))
         states.append(state)
         velocities.append(landed(state, end, now, after))
         if after:

@@ -3,8 +3,9 @@
     y = x (W + B A)^T        A [r, K], B [n, r]; of a fused qkv three pairs, each for its third of the rows
 
 alpha is the rank, so the scale is 1. The sum is made once an update (`merge`), not once a call: at these widths it is
-cheaper than a branch, and equal to it but for roundings. Fed by `student`; `transformer` runs a DiT that has them as
-any other.
+cheaper than a branch, and equal to it but for roundings. After a backward pass `release` gives up how it was made, for
+gradients are added on the stream on which that began, and another one can't record them. Fed by `student`;
+`transformer` runs a DiT that has them as any other.
 """
 
 from __future__ import annotations
@@ -45,6 +46,10 @@ class SideLinear(nn.Module):
     def merge(self) -> None:
         """W + B A, differentiable where gradients are on."""
         self.merged = self.weight + torch.cat([up @ down for down, up in zip(self.downs, self.ups, strict=True)])
+
+    def release(self) -> None:
+        """Keep the sum alone. Whatever of a backward pass lives on, lives on with the stream that it ran on."""
+        self.merged = self.merged.detach()
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return F.linear(x, self.merged)

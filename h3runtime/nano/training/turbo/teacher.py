@@ -13,6 +13,8 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
+from h3runtime.checkpoint.embedded.listing import read_listing
+from h3runtime.checkpoint.embedded.packaged import NAME
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.denoiser.dit import Dit
 from h3runtime.nano import model
@@ -32,16 +34,19 @@ class Teacher:
     video_vae: VideoVae
     audio_vae: AudioVae
     vocabulary: Vocabulary
+    masters: str = ""
+    """`Listing.trained`, where there is a listing."""
 
 
 def read_teacher(masters: Path, device: torch.device) -> Teacher:
-    """RuntimeError where names or shapes aren't h3-nano's."""
+    """RuntimeError where names or shapes aren't h3-nano's, CheckpointError for a damaged listing."""
     vocabulary = Vocabulary.load()
     dit, encoder = filled(model.transformer(), masters / TRANSFORMER), read_encoder(masters / TEXT_ENCODER, vocabulary)
     video, audio = filled(model.video_vae(), masters / VIDEO_VAE), filled(model.audio_vae(), masters / AUDIO_VAE)
     for module in (dit, encoder, video, audio):
         module.requires_grad_(False).to(device)
-    return Teacher(dit, encoder, video, audio, vocabulary)
+    known = read_listing(masters).trained if (masters / NAME).is_file() else ""
+    return Teacher(dit, encoder, video, audio, vocabulary, known)
 
 
 def read_encoder(path: Path, vocabulary: Vocabulary) -> TextEncoder:
