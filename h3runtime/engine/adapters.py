@@ -1,4 +1,5 @@
-"""The adapters of `H3_LORA_DIR`: listed once, read when a request first names one, kept as long as there is room.
+"""The adapters of `H3_LORA_DIR`, and the embedded model's own: listed once, read when a request first names one, kept
+as long as there is room.
 
     list_adapters   every `*.safetensors` of the folder, its header judged against each loaded transformer
     AdapterShelf    what is resident, by the file's hash, at most `H3_LORA_CACHE_BYTES`; least recently used out first
@@ -13,22 +14,26 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 
 from h3runtime.backends.linear.adapted import Weighted
+from h3runtime.checkpoint.expected import expectations
 from h3runtime.checkpoint.hashing import sha256_of
+from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.lora.binding import Target, bind, fit_of
 from h3runtime.checkpoint.lora.contracts import contract_of
 from h3runtime.checkpoint.lora.layout import layout_of
 from h3runtime.checkpoint.lora.reading import Loaded, read_bound
+from h3runtime.checkpoint.lora.report import REF2VA_PREFIX
 from h3runtime.checkpoint.lora.scales import scales_of
 from h3runtime.checkpoint.lora.stored import TABLE, StoredAdapter, read_stored
 from h3runtime.checkpoint.sources import open_source
-from h3runtime.core import AdapterFacts, AdapterUse
+from h3runtime.checkpoint.tensor_file import checkpoint_error
+from h3runtime.core import AdapterFacts, AdapterFit, AdapterUse
 from h3runtime.denoiser.dit import Dit
 from h3runtime.errors import CheckpointChanged, CheckpointError, NumericalError, Offence, SettingsError, encodable
 from h3runtime.settings import default_cache_dir, variable
@@ -40,18 +45,34 @@ OnRead = Callable[[], None]
 """Called before each layer is read."""
 
 
-def list_adapters(
-    folder: Path | None, transformers: Mapping[str, Dit], on_bytes: Callable[[int], None] = lambda _: None
-) -> tuple[AdapterFacts, ...]:
-    """By name. SettingsError for a folder that can't be listed. on_bytes: told of what is hashed, for signs of life."""
+def adapter_paths(folder: Path | None, own: Sequence[Path] = ()) -> dict[str, Path]:
+    """By name as requests have it, in its order; one of the folder takes the place of an own one of its name.
+    SettingsError for a folder that can't be listed."""
+    found = {name_of(path): path for path in (*own, *_listed(folder))}
+    return dict(sorted(found.items()))
+
+
+def _listed(folder: Path | None) -> list[Path]:
     if folder is None:
-        return ()
+        return []
     try:
-        paths = sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and path.is_file())
+        return sorted(path for path in folder.iterdir() if path.name.endswith(SUFFIX) and path.is_file())
     except OSError as error:
         field_name = variable("lora_dir")
         told = f"{folder} can't be listed: {(error.strerror or 'it is no folder').lower()}"
         raise SettingsError(f"{field_name}: {told}", [Offence(field_name, told, "a folder of adapters")]) from None
+
+
+def list_adapters(
+    folder: Path | None, transformers: Mapping[str, Dit], on_bytes: Callable[[int], None] = lambda _: None
+) -> tuple[AdapterFacts, ...]:
+    """By name. SettingsError for a folder that can't be listed. on_bytes: told of what is hashed, for signs of life."""
+    return _all_facts(adapter_paths(folder).values(), transformers, on_bytes)
+
+
+def _all_facts(
+    paths: Iterable[Path], transformers: Mapping[str, Dit], on_bytes: Callable[[int], None]
+) -> tuple[AdapterFacts, ...]:
     targets = {partition: target_of(model) for partition, model in transformers.items()}
     return tuple(_facts(path, targets, on_bytes) for path in paths)
 
@@ -81,7 +102,7 @@ def _facts(path: Path, targets: Mapping[str, Target], on_bytes: Callable[[int], 
         return AdapterFacts(
             name=name,
             file=file,
-            sha256=sha256_of(path, default_cache_dir(), on_bytes),
+            sha256=_digest(path, source.parts[0].size, on_bytes),
             bytes=sum(entry.nbytes for entry in source.entries.values()),
             layout=layout_of(stored),
             rank=scales.rank,
@@ -89,13 +110,30 @@ def _facts(path: Path, targets: Mapping[str, Target], on_bytes: Callable[[int], 
             alpha=scales.alpha,
             ratio=scales.ratio,
             needs_alpha=bool(scales.missing),
-            fits={partition: fit_of(stored, target, path) for partition, target in targets.items()},
+            fits={partition: _fit(stored, partition, target, path) for partition, target in targets.items()},
             contract=contract_of(stored, name),
         )
     except CheckpointError as error:
         return AdapterFacts(name, file, "", source.parts[0].size, fault=error.message)
     finally:
         source.close()
+
+
+def _digest(path: Path, size: int, on_bytes: Callable[[int], None]) -> str:
+    """CheckpointError where a SHA256SUMS beside the file, or its download, says another one."""
+    found = sha256_of(path, default_cache_dir(), on_bytes)
+    for said in expectations(path, size):
+        if said.binding and said.digest != found:
+            raise checkpoint_error(path, [Offence(FILE, f"has SHA-256 {found}, {said.source} says {said.digest}")])
+    return found
+
+
+def _fit(stored: StoredAdapter, partition: str, target: Target, path: Path) -> AdapterFit:
+    """Both transformers have the same layers; what was saved as the one's can't mean the other."""
+    if stored.prefix == REF2VA_PREFIX and partition != "ref2va":
+        told = f"{path.name} was saved for the Ref2VA transformer: its names begin with {REF2VA_PREFIX}"
+        return AdapterFit(0, len(stored.layers), encodable(told))
+    return fit_of(stored, target, path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +159,21 @@ class AdapterShelf:
 
     def __init__(self, folder: Path | None, limit: int, device: torch.device) -> None:
         self._folder, self._limit, self._device = folder, limit, device
+        self._paths: Mapping[str, Path] = {}
         self._held: OrderedDict[Key, _Resident] = OrderedDict()
         self._lock = threading.Lock()
         self.facts: tuple[AdapterFacts, ...] = ()
         self.reads = 0
 
-    def list(self, transformers: Mapping[str, Dit], on_bytes: Callable[[int], None] = lambda _: None) -> None:
-        self.facts = list_adapters(self._folder, transformers, on_bytes)
+    def list(
+        self,
+        transformers: Mapping[str, Dit],
+        on_bytes: Callable[[int], None] = lambda _: None,
+        own: Sequence[Path] = (),
+    ) -> None:
+        """own: files that are there without a folder, see `checkpoint.embedded.adapters`."""
+        self._paths = adapter_paths(self._folder, own)
+        self.facts = _all_facts(self._paths.values(), transformers, on_bytes)
 
     @property
     def bytes(self) -> int:
@@ -144,6 +190,12 @@ class AdapterShelf:
         needed = sum(held.get(key, sizes.get(key[0], 0)) for key in wanted)
         others = sum(size for key, size in held.items() if key not in wanted)
         return needed + min(others, max(0, self._limit - needed))
+
+    def rank_of(self, uses: Sequence[AdapterUse]) -> int | None:
+        """The widest branch that these put beside a layer; None where they put none there."""
+        wanted = {use.sha256 for use in uses if use.strength}
+        found = [max(facts.ranks, default=0) for facts in self.facts if facts.sha256 in wanted]
+        return max(found) if found else (0 if wanted else None)
 
     def take(self, uses: Sequence[AdapterUse], partition: str, model: Dit, on_read: OnRead = lambda: None) -> Taken:
         """CheckpointChanged for one whose file isn't the one that the request was admitted with, NumericalError for one
@@ -183,7 +235,7 @@ class AdapterShelf:
 
     def _path_of(self, use: AdapterUse) -> Path:
         """The very file that was admitted."""
-        path = None if self._folder is None else self._folder / f"{use.name}{SUFFIX}"
+        path = self._paths.get(use.name)
         try:
             known = path is not None and sha256_of(path, default_cache_dir()) == use.sha256
         except CheckpointError:

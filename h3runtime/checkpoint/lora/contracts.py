@@ -28,13 +28,14 @@ MODELTC: Final = "ModelTC/Minimax-H3-Turbo; vllm-project/vllm-omni#7062"
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """name: pattern of the published file's name, whatever stands around it."""
+    """name: pattern of the published file's name, whatever stands around it. shift: of the picture; two where its
+    publishers name two. alpha: None where no source has it."""
 
     name: str
     steps: tuple[int, ...]
-    shift: float
+    shift: tuple[float, ...]
     tasks: tuple[str, ...]
-    alpha: float
+    alpha: float | None
     source: str = MODELTC
 
     def contract(self, told_by: str) -> AdapterContract:
@@ -43,7 +44,7 @@ class Published:
             told_by=told_by,
             source=self.source,
             steps=self.steps,
-            shift=(self.shift,),
+            shift=self.shift,
             audio_shift=(3.0,),
             samplers=EULER,
             schedulers=EVEN,
@@ -53,20 +54,26 @@ class Published:
 
 
 TURBO: Final = (
-    Published(r"fl2v_turbo_4step_v0\.1", (4,), 12.0, FL2VA_TASKS, 8.0, "ModelTC/Minimax-H3-Turbo; sglang#34359"),
-    Published(r"fl2v_turbo_4step_v1\.0_768p", (4,), 6.0, FL2VA_TASKS, 128.0),
-    Published(r"fl2v_turbo_4step_v1\.1_768p", (4,), 6.0, FL2VA_TASKS, 128.0),
-    Published(r"fl2v_turbo_4step_v1\.2_768p", (4,), 6.0, FL2VA_TASKS, 8.0),
-    Published(r"fl2v_turbo_8step_v1\.0_768p", (8,), 6.0, FL2VA_TASKS, 8.0),
-    Published(r"fl2v_turbo_8step_v1\.0", (8, 4), 12.0, FL2VA_TASKS, 8.0),
-    Published(r"ref2v_turbo_4step_v0\.1", (4,), 12.0, REF2VA_TASKS, 8.0),
+    Published(r"fl2v_turbo_4step_v0\.1", (4,), (12.0,), FL2VA_TASKS, 8.0, "ModelTC/Minimax-H3-Turbo; sglang#34359"),
+    Published(r"fl2v_turbo_4step_v1\.0_768p", (4,), (6.0,), FL2VA_TASKS, 128.0),
+    Published(r"fl2v_turbo_4step_v1\.1_768p", (4,), (6.0,), FL2VA_TASKS, 128.0),
+    Published(r"fl2v_turbo_4step_v1\.2_768p", (4,), (6.0,), FL2VA_TASKS, 8.0),
+    Published(r"fl2v_turbo_8step_v1\.0_768p", (8,), (6.0,), FL2VA_TASKS, 8.0),
+    Published(r"fl2v_turbo_8step_v1\.0", (8, 4), (12.0,), FL2VA_TASKS, 8.0),
+    Published(r"ref2v_turbo_4step_v0\.1", (4,), (12.0,), REF2VA_TASKS, 8.0),
     Published(
-        r"ref2v_turbo_8step_v1\.0_768p", (8,), 6.0, REF2VA_TASKS, 8.0, "ModelTC/Minimax-H3-Turbo#15; vllm-omni#7062"
+        r"ref2v_turbo_8step_v1\.0_768p",
+        (8,),
+        (6.0, 12.0),
+        REF2VA_TASKS,
+        None,
+        "ModelTC/Minimax-H3-Turbo#15; lightx2v/Minimax-h3-Turbo#51",
     ),
-    Published(r"h3_nano_turbo_4step", (4,), 12.0, FL2VA_TASKS, 128.0, "h3runtime.nano.training.turbo"),
+    Published(r"h3_nano_turbo_4step", (4,), (12.0,), FL2VA_TASKS, 48.0, "h3runtime.nano.training.turbo"),
 )
 """LightX2V's, of rank 128 (dit-contract §7.2), and what the package distils from the embedded model in the same layout
-by the same rule. The longer of two names that begin alike stands first."""
+by the same rule. The longer of two names that begin alike stands first. Of `ref2v_turbo_8step_v1.0_768p` one thread of
+its publishers says shift 6, another 12."""
 
 LARRYVRH: Final = AdapterContract(
     name="MiniMax-H3-Turbo-Lora",
@@ -100,9 +107,11 @@ PDD: Final = AdapterContract(
     source="alibaba-pai/MiniMax-H3-Acc-LoRAs; arXiv 2607.26004; Comfy-Org/ComfyUI#15908",
     shift=(12.0,),
     audio_shift=(3.0,),
+    samplers=EULER,
     advised=EVEN,
 )
-"""Its heads are mixed for any step, but whole ones are only met on even steps (dit-contract §4.7)."""
+"""A head is a mean velocity over its stretch, which is what an Euler step takes; a multistep one would mix it with the
+last stretch's. Heads are mixed for any step, but whole ones are only met on even steps (dit-contract §4.7)."""
 PDD_DEFAULTS: Final = (32, 4)
 """Intervals and how many of them a step decodes, where the metadata is gone and a bank is there."""
 

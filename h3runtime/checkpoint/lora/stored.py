@@ -18,6 +18,7 @@ from typing import Final, Literal
 import torch
 
 from h3runtime.checkpoint.entries import StoredTensor
+from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.lora.report import PREFIXES
 from h3runtime.checkpoint.sources import Source
 from h3runtime.checkpoint.tensor_file import checkpoint_error
@@ -95,6 +96,9 @@ def read_stored(source: Source) -> StoredAdapter:
     for name, entry in source.entries.items():
         sorting.take(name.removeprefix(prefix), entry)
     pairs = dict(sorting.pairs())
+    if not sorting.offences and not sorting.marked:
+        told = "has nothing but whole weights, as a checkpoint has; an adapter's own have a name for what they are"
+        sorting.offences.append(Offence(FILE, told, PLACES_LEGAL))
     if sorting.offences:
         raise checkpoint_error(source.path, sorting.offences)
     return StoredAdapter(prefix, pairs, tuple(sorting.wholes), source.metadata, sorting.infixed)
@@ -118,6 +122,8 @@ class _Sorting:
         self.offences: list[Offence] = []
         self.wholes: list[StoredWhole] = []
         self.infixed = False
+        self.marked = False
+        """Whether a name says that this is an adapter."""
         self._source = source
         self._halves: dict[str, dict[str, StoredTensor]] = {}
         self._alphas: dict[str, StoredTensor] = {}
@@ -133,6 +139,7 @@ class _Sorting:
             self.offences.append(Offence(entry.name, f"is stored as {told}", LEGAL_DTYPES))
         elif (pair := PAIR.fullmatch(name)) is not None:
             self.infixed = self.infixed or pair[3] is not None
+            self.marked = True
             self._half(pair[1], "down" if pair[2] in DOWN else "up", entry)
         else:
             self._whole(name, entry)
@@ -146,14 +153,22 @@ class _Sorting:
         held[half] = entry
 
     def _whole(self, name: str, entry: StoredTensor) -> None:
+        self.marked = self.marked or not PLAIN.fullmatch(name)
         found = _whole_of(name, entry)
         if found is None:
             self.offences.append(Offence(entry.name, "is of no kind that is known", PLACES_LEGAL))
         elif found.leaf == "bias" and len(entry.shape) != 1 and not _is_bank(found):
             told = f"has shape {list(entry.shape)}: a bias has one dimension, and older DoRA files misuse the name"
             self.offences.append(Offence(entry.name, told, "one dimension"))
+        elif (other := self._held_already(found)) is not None:
+            self.offences.append(Offence(entry.name, f"is there twice: {other} is the same"))
         else:
             self.wholes.append(found)
+
+    def _held_already(self, whole: StoredWhole) -> str | None:
+        """Under which other name the same is there."""
+        same = (whole.layer, whole.leaf, whole.kind)
+        return next((held.entry.name for held in self.wholes if (held.layer, held.leaf, held.kind) == same), None)
 
     def pairs(self) -> Iterator[tuple[str, StoredPair]]:
         for layer, halves in self._halves.items():

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from h3runtime.checkpoint.lora.contracts import TURBO, contract_of
+from h3runtime.checkpoint.lora.contracts import contract_of
 from h3runtime.checkpoint.lora.layout import layout_of
 from h3runtime.checkpoint.lora.scales import scales_of
 from h3runtime.checkpoint.lora.stored import StoredAdapter, StoredPair, read_stored
@@ -53,6 +53,7 @@ def stored(tmp_path: Path, tensors: Tensors, **metadata: str) -> StoredAdapter:
         ({f"{LAYER}.alpha": torch.tensor(-1.0)}, "is no alpha"),
         ({"whatever": torch.ones(3)}, "no kind that is known"),
         ({f"{LAYER}.lora_down.weight": torch.ones(4, 64)}, "twice"),
+        ({f"{LAYER}.lora_A.comfy_quant": torch.ones(4, dtype=torch.uint8)}, "quantised themselves"),
     ],
 )
 def test_a_kind_that_cannot_be_applied_is_refused_by_its_tensor(tmp_path: Path, extra: Tensors, told: str) -> None:
@@ -60,6 +61,28 @@ def test_a_kind_that_cannot_be_applied_is_refused_by_its_tensor(tmp_path: Path, 
         stored(tmp_path, pair() | extra)
     (offence,) = raised.value.offences
     assert told in offence.message and offence.field in extra
+
+
+def test_matrices_of_int8_are_refused_one_by_one(tmp_path: Path) -> None:
+    """checkpoint-formats §6: rzgar's and t8star's."""
+    halves = {name: tensor.to(torch.int8) for name, tensor in pair().items()}
+    with pytest.raises(CheckpointError) as raised:
+        stored(tmp_path, halves | {f"{name[: -len('.weight')]}.weight_scale": torch.ones(1) for name in halves})
+    assert {o.field for o in raised.value.offences} >= set(halves)
+    assert "int8" in raised.value.message and "BF16, F16, F32" in raised.value.message
+
+
+def test_one_replacement_under_two_names_is_refused(tmp_path: Path) -> None:
+    layer = "blocks.0.adaln_proj.linear"
+    with pytest.raises(CheckpointError, match="is there twice"):
+        stored(tmp_path, {f"{layer}.set_weight": torch.ones(4, 4), f"{layer}.weight": torch.ones(4, 4)})
+
+
+def test_a_checkpoint_is_no_adapter(tmp_path: Path) -> None:
+    """A shard of one lies among adapters: all of its layers match."""
+    shapes = {name: shape for name, shape in target().shapes.items() if name.endswith((".weight", ".bias"))}
+    with pytest.raises(CheckpointError, match="nothing but whole weights"):
+        stored(tmp_path, {name: torch.zeros(shape) for name, shape in shapes.items()})
 
 
 def test_every_offender_is_listed(tmp_path: Path) -> None:
@@ -149,12 +172,6 @@ def test_the_public_shape_that_nothing_else_has_is_enough() -> None:
     found = StoredAdapter("", pairs, (), {}, infixed=False)
     contract = contract_of(found, "anything")
     assert isinstance(contract, AdapterContract) and contract.steps == (4, 5, 6, 7, 8)
-
-
-def test_every_row_of_the_table_has_its_source() -> None:
-    for row in TURBO:
-        contract = row.contract("test")
-        assert contract.source and contract.steps and contract.shift in ((6.0,), (12.0,)) and contract.alpha in (8, 128)
 
 
 def test_adaln_of_another_width_is_left_out(tmp_path: Path) -> None:
