@@ -84,63 +84,82 @@ class Plan:
     others: bool = True
 
 
-def of_prompt(bench: Bench, prompt: Prompt, size: Size, plan: Plan) -> list[Record]:
-    ends = ends_of(prompt, size)
-    request = request_of(prompt, size, ends, bench.scratch) | {"steps": plan.steps}
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """A prompt's clips ahead of upscaling: what every way begins with and is compared with.
+
+    first: of the first pass; small: its pictures, judged in `verdict`. drawn: the scene's own pictures as latents,
+    beside the same sound; truth: as drawn at the larger size.
+    """
+
+    bench: Bench
+    prompt: Prompt
+    spec: GenerateSpec
+    first: Latents
+    small: Pictures
+    verdict: Verdict
+    drawn: Latents
+    truth: torch.Tensor
+
+    def small_record(self) -> Record:
+        return self._record("made", SMALL, {}, self.verdict)
+
+    def resized(self) -> Iterator[Record]:
+        enlarged = self._enlarged(self.small)
+        verdict = self.bench.judged(self.prompt, enlarged, self.first)
+        yield self._record("made", RESIZE, compare(enlarged, enlarged), verdict)
+        yield self._record(
+            "drawn", RESIZE, compare(self._enlarged(self.bench.pictures(self.drawn)), self.truth.numpy())
+        )
+
+    def upscaled(self, second: Second | None) -> Iterator[Record]:
+        """Made and drawn, sampled again if there is a second pass."""
+        way = UPSCALED if second is None else second.name
+        made, drawn = (self._upscaled(latents, second) for latents in (self.first, self.drawn))
+        if not torch.equal(made.audio, self.first.audio):
+            raise SystemExit(f"{way}: the sound of {self.prompt.caption!r} has changed")
+        frames = self.bench.pictures(made)
+        verdict = self.bench.judged(self.prompt, frames, made)
+        yield self._record("made", way, compare(frames, self._enlarged(self.small)), verdict)
+        yield self._record("drawn", way, compare(self.bench.pictures(drawn), self.truth.numpy()))
+
+    def others(self) -> Iterator[Record]:
+        native = self.bench.made(replace(self.spec, refine=None))
+        yield self._record("made", NATIVE, {}, self.bench.judged(self.prompt, self.bench.pictures(native), native))
+        ceiling = self.bench.pictures(self.bench.coded(self.truth, self.first.audio))
+        yield self._record("drawn", CODED, compare(ceiling, self.truth.numpy()))
+
+    def _upscaled(self, latents: Latents, second: Second | None) -> Latents:
+        if second is None:
+            return self.bench.upscaled(latents, self.spec)
+        return self.bench.refined(latents, self.spec, second)
+
+    def _enlarged(self, frames: Pictures) -> Pictures:
+        return enlarged(frames, self.spec.width, self.spec.height)
+
+    def _record(self, kind: str, way: str, figures: Mapping[str, float], verdict: Verdict | None = None) -> Record:
+        alike = None if verdict is None else same(self.verdict, verdict)
+        small = passes_of(self.spec)[0]
+        name = Size(small.width, small.height, small.frames).name
+        return Record(name, self.prompt.split, self.prompt.index, kind, way, figures, verdict, alike)
+
+
+def begun(bench: Bench, prompt: Prompt, size: Size, plan: Plan) -> Begun:
+    request = request_of(prompt, size, ends_of(prompt, size), bench.scratch) | {"steps": plan.steps}
     spec = bench.spec(request | {"refine": {"scale": plan.scale}})
     first = bench.made(passes_of(spec)[0])
-    made, drawn = _made(bench, prompt, spec, first, plan), _drawn(bench, prompt, spec, first, plan)
-    return [replace(record, size=size.name) for record in (*made, *drawn)]
-
-
-def _made(bench: Bench, prompt: Prompt, spec: GenerateSpec, first: Latents, plan: Plan) -> Iterator[Record]:
     small = bench.pictures(first)
-    plain = enlarged(small, spec.width, spec.height)
-    verdict = bench.judged(prompt, small, first)
-    yield _record(prompt, "made", SMALL, {}, verdict, same(verdict, verdict))
-    for way, latents, frames in _ways(bench, spec, first, plain, plan.seconds):
-        if not torch.equal(latents.audio, first.audio):
-            raise SystemExit(f"{way}: the sound of {prompt.caption!r} has changed")
-        found = bench.judged(prompt, frames, latents)
-        yield _record(prompt, "made", way, compare(frames, plain), found, same(verdict, found))
-    if plan.others:
-        native = bench.made(replace(spec, refine=None))
-        found = bench.judged(prompt, bench.pictures(native), native)
-        yield _record(prompt, "made", NATIVE, {}, found, same(verdict, found))
-
-
-def _drawn(bench: Bench, prompt: Prompt, spec: GenerateSpec, first: Latents, plan: Plan) -> Iterator[Record]:
-    small = passes_of(spec)[0]
+    drawn = bench.coded(render([prompt.scene], size.width, size.height, size.frames)[0], first.audio)
     truth = render([prompt.scene], spec.width, spec.height, spec.frames)[0]
-    drawn = bench.coded(render([prompt.scene], small.width, small.height, spec.frames)[0], first.audio)
-    plain = enlarged(bench.pictures(drawn), spec.width, spec.height)
-    for way, _, frames in _ways(bench, spec, drawn, plain, plan.seconds):
-        yield _record(prompt, "drawn", way, compare(frames, truth.numpy()))
-    if plan.others:
-        ceiling = bench.pictures(bench.coded(truth, first.audio))
-        yield _record(prompt, "drawn", CODED, compare(ceiling, truth.numpy()))
+    return Begun(bench, prompt, spec, first, small, bench.judged(prompt, small, first), drawn, truth)
 
 
-def _ways(
-    bench: Bench, spec: GenerateSpec, first: Latents, plain: Pictures, seconds: Sequence[Second]
-) -> Iterator[tuple[str, Latents, Pictures]]:
-    yield RESIZE, first, plain
-    latents = bench.upscaled(first, spec)
-    yield UPSCALED, latents, bench.pictures(latents)
-    for second in seconds:
-        latents = bench.refined(first, spec, second)
-        yield second.name, latents, bench.pictures(latents)
-
-
-def _record(
-    prompt: Prompt,
-    kind: str,
-    way: str,
-    figures: Mapping[str, float],
-    verdict: Verdict | None = None,
-    alike: Mapping[str, bool] | None = None,
-) -> Record:
-    return Record("", prompt.split, prompt.index, kind, way, figures, verdict, alike)
+def of_prompt(bench: Bench, prompt: Prompt, size: Size, plan: Plan) -> list[Record]:
+    clips = begun(bench, prompt, size, plan)
+    found = [clips.small_record(), *clips.resized()]
+    for second in (None, *plan.seconds):
+        found += clips.upscaled(second)
+    return [*found, *clips.others()] if plan.others else found
 
 
 def same(one: Verdict, other: Verdict) -> dict[str, bool]:
