@@ -1,7 +1,4 @@
-"""The contract table of public few-step adapters, row by row, as requests meet it: what is legal, what offends which field.
-
-The rows are those of dit-contract §7.2 and what their publishers say since; they stand here again, by hand.
-"""
+"""The contract table of public few-step adapters, row by row, as requests meet it: what is legal and what offends."""
 
 from __future__ import annotations
 
