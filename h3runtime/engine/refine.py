@@ -62,8 +62,8 @@ class Refiner:
         return made, took
 
     def upscaled(self, video: torch.Tensor, second: GenerateSpec, run: Run) -> torch.Tensor:
-        mean, std = (self.vae.get_buffer(name) for name in ("latents_mean", "latents_std"))
         """[1, C, T, h, w] -> the same at the second request's size. NumericalError for values that aren't finite."""
+        mean, std = (self.vae.get_buffer(name) for name in ("latents_mean", "latents_std"))
         with polled(smallest(self.upscaler), run.look):
             large = upscale(self.upscaler, video, mean, std, self.refine.scale)
         size = latent_side(second.height), latent_side(second.width)

@@ -87,9 +87,7 @@ def _upscaling_work(config: UpscalerConfig | None, demands: Sequence[Demand]) ->
     if config is None:
         return 0.0
     block = 2 * TAPS * RESIDUAL_CONVOLUTIONS * config.channels**2
-    cells = [
-        latent_frames(d.target.frames) * latent_side(d.target.width) * latent_side(d.target.height) for d in demands
-    ]
+    cells = [_cells(demand.target) for demand in demands]
     sides = (config.inner, config.outer)
     return float(sum(block * side.count("residual") * count for side, count in zip(sides, cells, strict=True)))
 
