@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Final
 
 import torch
 
@@ -33,6 +33,8 @@ from h3runtime.denoiser.sampler import Step
 from h3runtime.denoiser.schedule import sigmas, timesteps
 from h3runtime.engine.resident import COMPUTE_DTYPE
 
+STREAMS: Final = ("hidden_states", "audio_hidden_states")
+"""Its inputs that a step changes."""
 Alive = Callable[[], object]
 """Called ahead of every step, for who watches this process."""
 
@@ -189,32 +191,43 @@ def _reuse_of(lane: Ready) -> tuple[GivenSteps | None, StepReuse | None]:
 
 @torch.no_grad()
 def sampled_by_peer(model: Any, given: Workload, device: torch.device, alive: Alive = lambda: None) -> Sampling:
-    """The peer's, of the same clip: all of its forwards, one after the other."""
-    visited = sigmas(given.settings).tolist()
-    steps = [peer_of(model, given, sigma) for sigma in visited[:-1]]
-    clocks = [timesteps(sigma, given.settings.shift, given.settings.audio_shift) for sigma in visited]
-    pictures, sounds = (steps[0].inputs[name].clone() for name in ("hidden_states", "audio_hidden_states"))
-    sound, picture = given.layout.segments[-2:]
-    target = slice(picture.start - picture.stop, None), slice(sound.start - sound.stop, None)
+    """The peer's, of the same clip: all of its forwards, one after the other. ArithmeticError for latents that are no
+    numbers."""
+    walk = PeerWalk(model, given)
     marks, held = Marks(device), _reset_peak(device)
     _wait(device)
     began = time.perf_counter()
     marks.mark()
-    for peer, now, following in zip(steps, clocks, clocks[1:], strict=False):
+    for number in range(len(walk.steps)):
         alive()
-        rows = model(
-            **{**peer.inputs, "hidden_states": pictures, "audio_hidden_states": sounds},
-            return_dict=False,
-        )
-        # Its output is x0 - noise.
-        pictures[:, target[0]] += (now.sigma_video - following.sigma_video) * rows[0][:, target[0]]
-        sounds[:, target[1]] += (now.sigma_audio - following.sigma_audio) * rows[1][:, target[1]]
+        walk.take(number)
         marks.mark()
     _wait(device)
     wall = 1e3 * (time.perf_counter() - began)
-    if not all(bool(torch.isfinite(part).all()) for part in (pictures, sounds)):
+    if not all(bool(torch.isfinite(part).all()) for part in (walk.pictures, walk.sounds)):
         raise ArithmeticError("its latents are no numbers")
-    return Sampling(wall, len(steps), tuple(map(StepTook, marks.between())), _peak(device, held))
+    return Sampling(wall, len(walk.steps), tuple(map(StepTook, marks.between())), _peak(device, held))
+
+
+class PeerWalk:
+    """Its latents on the way from noise, rows fp32 [1, n, C], the conditions' ahead; inputs of all steps are made."""
+
+    def __init__(self, model: Any, given: Workload) -> None:
+        shifts, visited = (given.settings.shift, given.settings.audio_shift), sigmas(given.settings).tolist()
+        sound, picture = given.layout.segments[-2:]
+        self.steps = [peer_of(model, given, sigma) for sigma in visited[:-1]]
+        self.pictures, self.sounds = (self.steps[0].inputs[name].clone() for name in STREAMS)
+        self._clocks = [timesteps(sigma, *shifts) for sigma in visited]
+        self._targets = [(0, slice(one.start - one.stop, None)) for one in (picture, sound)]
+
+    def take(self, number: int) -> None:
+        """One forward and the update after it. What the model gives is x0 - noise."""
+        step, now, then = self.steps[number], self._clocks[number], self._clocks[number + 1]
+        shown = dict(zip(STREAMS, (self.pictures, self.sounds), strict=True))
+        rows = step.model(**{**step.inputs, **shown}, return_dict=False)
+        picture, sound = self._targets
+        self.pictures[picture] += (now.sigma_video - then.sigma_video) * rows[0][picture]
+        self.sounds[sound] += (now.sigma_audio - then.sigma_audio) * rows[1][sound]
 
 
 def approximations(lane: Ready) -> list[str]:

@@ -102,7 +102,7 @@ def test_what_can_t_run_and_was_asked_for_is_an_error(
 def test_lanes_are_legal_names(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main([*SMOKE, "--lanes", "exact,fast"])
-    assert "no lane fast (legal: exact, high, medium)" in capsys.readouterr().err
+    assert "no lane fast (legal: exact, high, reuse, sparse, medium)" in capsys.readouterr().err
 
 
 def test_references_reach_ours_and_the_peer() -> None:
@@ -199,7 +199,9 @@ def test_what_is_left_out_is_told_and_costs_itself_alone(
     out, beat = tmp_path / "r.json", tmp_path / "beat"
     without = (
         "--without",
-        "sla_topk_10=no sign of life for 120 s",
+        "sla_topk_25=no sign of life for 120 s",
+        "--without",
+        "sla8_topk_25",
         "--without",
         "high",
         "--lanes",
@@ -214,8 +216,8 @@ def test_what_is_left_out_is_told_and_costs_itself_alone(
         "high": "BackendUnavailable: was left out by --without",
         "diffusers": "ZeroDivisionError: division by zero",
     }
-    assert "attention: sla_topk_10 no sign of life for 120 s" in report["passed"]["medium"]
-    assert beat.read_text() == "sdpa" and "medium: attention: sla_topk_10 no sign" in capsys.readouterr().out
+    assert "attention: sla_topk_25 no sign of life for 120 s" in report["passed"]["medium"]
+    assert beat.read_text() == "sdpa" and "medium: attention: sla_topk_25 no sign" in capsys.readouterr().out
 
 
 def test_a_lost_device_ends_a_watched_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
