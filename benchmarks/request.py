@@ -1,7 +1,7 @@
 """A whole request through HTTP: `request.py [--contract NAME] [--made FORMAT] [--peer diffusers] [settings]`.
 
 Starts `h3runtime serve` as an operator would, waits until it is ready, and asks for one clip after another, each with
-its own seed. Prints a table and, with `--output`, writes JSON. Does not judge.
+its own seed. Prints a table and, with `--output`, writes JSON, again after every clip. Does not judge.
 
     cold       from the start of the process to its first answer that it is ready
     first      the first clip: it pays for what is initialised late
@@ -11,7 +11,8 @@ its own seed. Prints a table and, with `--output`, writes JSON. Does not judge.
     stages     seconds of each as the job tells them; `rest` is what the total has beyond them: the line, HTTP, the file
     diffusers  with `--peer`: its own pipeline for the same clip and prompts of as many rows (`request_peer`), from the
                call to the MP4, in a process of its own that ends before the server starts: two sets of weights are more
-               than one card holds, so the clips aren't taken in turn. One machine, one run
+               than one card holds, so the clips aren't taken in turn. One machine, one run. Ahead of what counts it
+               makes a clip of one forward, of `--peer-warm-size`
     ratio      its median over that of the fresh clips, which encode their prompt as it does
 
 `--made`: a made-up set of the published sizes in that format, whose weights are made on the device (`made_set`).
@@ -25,7 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -82,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given, flags = _parser().parse_known_args(arguments)
     asked = _asked(given)
     with tempfile.TemporaryDirectory(prefix="h3-request-") as folder:
-        peer = None if given.peer is None else _peer(asked, given.peer_runs, Path(folder), tiny=given.tiny)
+        peer = None if given.peer is None else _peer(asked, given, Path(folder))
         _keep(given.output, {"peer": peer})
         engine, settings = given.engine, _settings(flags)
         if given.made is not None:
@@ -90,34 +91,43 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
             engine = made_set.FACTORY
             settings |= {name: str(path) for name, path in _set(given, Path(folder)).items()}
-        report = {**measure(asked, Path(folder), engine, settings), "made": given.made, "peer": peer}
-    print(table(report))
-    _keep(given.output, report)
+        beside = {"made": given.made, "peer": peer}
+        report = measure(asked, Path(folder), engine, settings, lambda found: _keep(given.output, {**found, **beside}))
+    print(table({**report, **beside}))
     return int("error" in (peer or {}))
 
 
-def measure(asked: Asked, folder: Path, engine: str | None, settings: Mapping[str, str]) -> dict[str, Any]:
-    """The report, ready for JSON. engine: see `Server`."""
+def measure(
+    asked: Asked, folder: Path, engine: str | None, settings: Mapping[str, str], keep: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
+    """The report, ready for JSON; `keep` gets it as it is after every clip. engine: see `Server`."""
     began = time.monotonic()
     with Server(folder, engine, **settings) as server:
         server.ready()
         cold = time.monotonic() - began
         say(f"ready after {cold:.1f} s")
-        return _report(asked, cold, clips(server, asked), server.ask("GET", "/ready").json)
+        found: dict[str, list[Made]] = {"first": [], "warm": [], "fresh": []}
+        report = _report(asked, cold, found, server.ask("GET", "/ready").json)
+        for name, made in clips(server, asked):
+            found[name].append(made)
+            report = _report(asked, cold, found, report["ready"])
+            keep(report)
+        return report
 
 
-def _peer(asked: Asked, runs: int, folder: Path, *, tiny: bool) -> dict[str, Any]:
+def _peer(asked: Asked, given: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """One that fails costs its own figures and the exit code."""
     try:
-        return peer_clips(asked, runs, folder, tiny=tiny)
+        return peer_clips(asked, given.peer_runs, folder, tiny=given.tiny, warm_size=given.peer_warm_size)
     except RuntimeError as error:
         return {"error": str(error)}
 
 
-def peer_clips(asked: Asked, runs: int, folder: Path, *, tiny: bool) -> dict[str, Any]:
+def peer_clips(asked: Asked, runs: int, folder: Path, *, tiny: bool, warm_size: str | None = None) -> dict[str, Any]:
     """What `request_peer` tells. RuntimeError for one that fails."""
     told, output = asdict(asked), folder / "peer.json"
     flags = [item for name in ("width", "height", "frames", "steps") for item in (f"--{name}", str(told[name]))]
+    flags += [] if warm_size is None else ["--warm-size", warm_size]
     prompts = [asked.prompt(FRESH, number) for number in range(runs)]
     command = [sys.executable, str(ROOT / "benchmarks" / "request_peer.py"), *flags, "--seed", str(SEED)]
     command += ["--output", str(output), *(["--tiny"] if tiny else []), "--prompt", *prompts]
@@ -128,13 +138,14 @@ def peer_clips(asked: Asked, runs: int, folder: Path, *, tiny: bool) -> dict[str
     return found
 
 
-def clips(server: Server, asked: Asked) -> dict[str, list[Made]]:
-    """The first one, the warm ones, the fresh ones."""
+def clips(server: Server, asked: Asked) -> Iterator[tuple[str, Made]]:
+    """The first one, the warm ones, the fresh ones, each with that name, as they are made."""
     begun = replace(asked, steps=asked.first_steps or asked.steps)
-    first = make(server, begun, asked.prompt(PROMPT), SEED)
-    warm = [make(server, asked, asked.prompt(PROMPT), SEED + 1 + index) for index in range(asked.runs)]
-    fresh = [make(server, asked, asked.prompt(FRESH, number), SEED) for number in range(asked.fresh)]
-    return {"first": [first], "warm": warm, "fresh": fresh}
+    yield "first", make(server, begun, asked.prompt(PROMPT), SEED)
+    for index in range(asked.runs):
+        yield "warm", make(server, asked, asked.prompt(PROMPT), SEED + 1 + index)
+    for number in range(asked.fresh):
+        yield "fresh", make(server, asked, asked.prompt(FRESH, number), SEED)
 
 
 def make(server: Server, asked: Asked, prompt: str, seed: int) -> Made:
@@ -201,7 +212,7 @@ def _report(asked: Asked, cold: float, made: dict[str, list[Made]], ready: dict[
 
 
 def _keep(output: Path | None, report: Mapping[str, Any]) -> None:
-    """Also between the two halves: the peer's takes minutes."""
+    """Also between the two halves and after every clip: they take minutes."""
     if output is not None:
         output.write_text(json.dumps(report, indent=2) + "\n")
         say(f"{output}: written")
@@ -246,6 +257,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--made", choices=FORMATS, help="Serve a made-up set of the published sizes in this format.")
     parser.add_argument("--peer", choices=PEERS, help="Make the same clip with it, before the server starts.")
     parser.add_argument("--peer-runs", type=positive, default=1, metavar="N", help="Its clips. Default: 1.")
+    parser.add_argument(
+        "--peer-warm-size", metavar="WxH", help="Of its clip before the first. Default: the clip's own."
+    )
     parser.add_argument("--tiny", action="store_true", help="Small models in place of the published sizes.")
     parser.add_argument("--engine", help=argparse.SUPPRESS)
     parser.add_argument("--output", type=Path, metavar="R.json", help="Also write JSON.")

@@ -14,7 +14,8 @@ fit beside the rest; that is in its favour. Tokens are bytes, as with our made-u
     audio_decode    the VAE
     mux             `encode_video`: H.264 and AAC through PyAV into an MP4
 
-The device is waited for at each of these borders, and nowhere else.
+The device is waited for at each of these borders, and nowhere else. Each is told as it is passed, and the report is
+written after every clip. Ahead of the first one goes a clip of one forward, of `--warm-size`.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ class Laps:
         now = self._now()
         self.seconds[name] = self.seconds.get(name, 0.0) + now - self._last
         self._last = now
+        say(f"diffusers: {name} {self.seconds[name]:.2f} s")
 
     def _now(self) -> float:
         if self._device.type == "cuda":
@@ -126,32 +128,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
         say(f"diffusers: {require_room(planned(tiny=given.tiny), rows, torch.cuda.mem_get_info(device)[0])}")
     pipe, sizes = made_pipeline(device, tiny=given.tiny)
     laps = Laps(device)
-    _watch(pipe, laps)
+    asked = _watch(pipe, laps)
     held = torch.cuda.memory_allocated(device) if device.type == "cuda" else 0
     say(f"diffusers: made in {time.monotonic() - began:.1f} s, {held / 2**30:.1f} GiB held")
     report: dict[str, Any] = {"made_seconds": time.monotonic() - began, **_versions(), "weights": sizes, "clips": []}
     with tempfile.TemporaryDirectory(prefix="h3-peer-") as folder:
         # What is initialised late is paid for here.
-        make(pipe, laps, given, given.prompt[0], 1, Path(folder))
+        report["warm_up"] = make(pipe, laps, given, given.prompt[0], 1, Path(folder), given.warm_size)
         for prompt in given.prompt:
-            report["clips"].append(make(pipe, laps, given, prompt, given.steps, Path(folder)))
+            asked.clear()
+            made = make(pipe, laps, given, prompt, given.steps, Path(folder))
+            report["clips"].append({**made, "forwards": len(asked)})
             say(f"diffusers: {json.dumps(report['clips'][-1])}")
-    if device.type == "cuda":
-        report["peak_bytes"] = torch.cuda.max_memory_allocated(device)
-    given.output.write_text(json.dumps(report, indent=2) + "\n")
+            if device.type == "cuda":
+                report["peak_bytes"] = torch.cuda.max_memory_allocated(device)
+            given.output.write_text(json.dumps(report, indent=2) + "\n")
     return 0
 
 
-def make(pipe: Any, laps: Laps, given: argparse.Namespace, prompt: str, forwards: int, folder: Path) -> dict[str, Any]:
-    """One clip, as its documentation makes one. forwards: one less than the grid points that it counts as steps."""
+def make(
+    pipe: Any,
+    laps: Laps,
+    given: argparse.Namespace,
+    prompt: str,
+    forwards: int,
+    folder: Path,
+    size: tuple[int, int] | None = None,
+) -> dict[str, Any]:
+    """One clip, as its documentation makes one. forwards: one less than the grid points that it counts as steps. size:
+    width and height, if not the clip's."""
     from diffusers.utils.export_utils import encode_video
 
     clip = folder / "clip.mp4"
+    width, height = size or (given.width, given.height)
     laps.begin()
     made = pipe(
         prompt=prompt,
-        width=given.width,
-        height=given.height,
+        width=width,
+        height=height,
         num_frames=given.frames,
         num_inference_steps=forwards + 1,
         generator=torch.Generator().manual_seed(given.seed),
@@ -166,11 +180,12 @@ def make(pipe: Any, laps: Laps, given: argparse.Namespace, prompt: str, forwards
     return {"total": sum(stages.values()), "stages": stages, "bytes": clip.stat().st_size, "finite": finite}
 
 
-def _watch(pipe: Any, laps: Laps) -> None:
-    """Marks at the borders of its stages, by hooks: nothing of the pipeline is replaced."""
-    sampling = [False]
+def _watch(pipe: Any, laps: Laps) -> list[None]:
+    """Marks at the borders of its stages, by hooks: nothing of the pipeline is replaced. An item for each forward."""
+    sampling, forwards = [False], list[None]()
 
     def before_forward(*_: object) -> None:
+        forwards.append(None)
         if not sampling[0]:
             sampling[0] = True
             laps.mark("conditioning")
@@ -189,6 +204,7 @@ def _watch(pipe: Any, laps: Laps) -> None:
     plain, plain_sound = pipe.vae.decode, pipe.audio_vae.decode
     pipe.transformer.register_forward_pre_hook(before_forward)
     pipe.vae.decode, pipe.audio_vae.decode = decode, hear
+    return forwards
 
 
 def planned(*, tiny: bool) -> dict[str, Taken]:
@@ -379,6 +395,12 @@ MAKERS: Final[Mapping[str, Callable[..., Any]]] = {
 """The more a part takes while it is made, and the less it keeps, the sooner."""
 
 
+def size(text: str) -> tuple[int, int]:
+    """`WxH`. ValueError for anything else."""
+    width, height = map(int, text.split("x"))
+    return width, height
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="request_peer.py", description="Time diffusers' own pipeline for one clip.")
     parser.add_argument("--width", type=int, required=True)
@@ -387,6 +409,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, required=True, metavar="N", help="Forwards.")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--prompt", nargs="+", required=True, metavar="TEXT", help="One clip for each.")
+    parser.add_argument(
+        "--warm-size", type=size, metavar="WxH", help="Of the clip before the first. Default: the same."
+    )
     parser.add_argument("--tiny", action="store_true", help="Small models.")
     parser.add_argument("--output", type=Path, required=True, metavar="R.json")
     return parser
