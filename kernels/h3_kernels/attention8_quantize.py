@@ -87,9 +87,9 @@ def statistics_kernel(
 
 
 @triton.jit
-def _piece(found, at, chunks, which: tl.constexpr, D: tl.constexpr):
+def _piece(found, at, chunks, which: tl.constexpr, D: tl.constexpr, PIECES: tl.constexpr):
     """[BLOCK, D] of what the chunks `at` found, one beyond the last as the last."""
-    place = (tl.program_id(0) * chunks + tl.minimum(at, chunks - 1)).to(tl.int64)[:, None] * 4 * D
+    place = (tl.program_id(0) * chunks + tl.minimum(at, chunks - 1)).to(tl.int64)[:, None] * PIECES * D
     return tl.load(found + place + (which * D + tl.arange(0, D))[None, :])
 
 
@@ -103,10 +103,10 @@ def settle_kernel(found, k_mean, v_mean, v_scales, rows, chunks, BLOCK: tl.const
     for start in range(0, chunks, BLOCK):
         at = start + tl.arange(0, BLOCK)
         real = (at < chunks)[:, None]
-        k_sum += tl.sum(tl.where(real, _piece(found, at, chunks, 0, D), 0.0), 0)
-        v_sum += tl.sum(tl.where(real, _piece(found, at, chunks, 1, D), 0.0), 0)
-        least = tl.minimum(least, tl.min(_piece(found, at, chunks, 2, D), 0))
-        largest = tl.maximum(largest, tl.max(_piece(found, at, chunks, 3, D), 0))
+        k_sum += tl.sum(tl.where(real, _piece(found, at, chunks, 0, D, 4), 0.0), 0)
+        v_sum += tl.sum(tl.where(real, _piece(found, at, chunks, 1, D, 4), 0.0), 0)
+        least = tl.minimum(least, tl.min(_piece(found, at, chunks, 2, D, 4), 0))
+        largest = tl.maximum(largest, tl.max(_piece(found, at, chunks, 3, D, 4), 0))
     d = tl.arange(0, D)
     count = rows * 1.0
     mean = tl.div_rn(v_sum, count)

@@ -11,6 +11,7 @@ from h3_kernels.attention8 import Tile
 from tests.gpu import attention8_checks as attending
 from tests.gpu import cnn_checks as cnn
 from tests.gpu import producer_checks as producing
+from tests.gpu import sparse8_checks as sparse8
 from tests.gpu import sparse_checks as sparse
 from tests.gpu import vit_checks as vit
 
@@ -22,6 +23,13 @@ SIZES = (
 TILE = Tile(queries=16, keys=32)
 SHAPES = ((1, 70, 2), (2, 33, 1), (1, 16, 1))
 """Batch, rows, heads: ragged in queries and keys, in keys alone, and whole."""
+CASES = (
+    sparse8.Case(batch=2, rows=1, heads=1, blocks=0, count=0),
+    sparse8.Case(batch=1, rows=331, heads=1, blocks=0, count=0),
+    sparse8.Case(batch=1, rows=300, heads=2, blocks=2, count=2),
+    sparse8.Case(batch=1, rows=524, heads=1, blocks=3, count=3),
+)
+"""All exact; an exact block of less than a tile; two exact blocks, and lists that fill one turn and begin another."""
 GRIDS = (((5, 8, 10), 2, 32), ((1, 4, 18), 1, 24))
 """Latent frames, height, width, heads, head dim: ragged cubes, and a width that is no power of two."""
 VIT_SIZES = (
@@ -49,6 +57,11 @@ def main() -> None:
         attending.check_quantisation(q, k, v, TILE)
         attending.check_attention(q, k, v, TILE, emulation=1e-3)
     print("attention8: right in the interpreter")
+    for case in CASES:
+        qkv = attending.made(case.batch, case.rows, case.heads, device)
+        sparse8.check_attention(qkv, case, sparse8.PLAIN, emulation=1e-3)
+    sparse8.check_degenerate(device)
+    print("sparse8: right in the interpreter")
     for grid, heads, head_dim in GRIDS:
         for dtype, bound in ((torch.float32, 1e-6), (torch.bfloat16, 4e-3)):
             tiles, qkv = sparse.made(grid, heads, head_dim, dtype, device)
