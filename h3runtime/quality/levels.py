@@ -37,7 +37,7 @@ class Level:
 
 
 REUSE: Final[tuple[CacheMode, ...]] = ("easycache", "h3_cache", "first_block")
-SPARSE: Final = ("sol_attn", "vsa", "sla_topk_10", "sla_topk_25", "sla_topk_50", "sla_topk_75")
+SPARSE: Final = ("sol_attn", "vsa", *(f"{family}_topk_{p}" for family in ("sla8", "sla") for p in (10, 25, 50, 75)))
 LEVELS: Final[Mapping[str, Level]] = {
     "high": Level("high", 0.97, 1.0),
     "medium": Level("medium", 0.90, 1.5, SPARSE, REUSE),

@@ -115,7 +115,7 @@ def test_ready_has_all_of_them_with_reasons(engine) -> None:
     choice = engine.facts().attention
     sparse = tuple(f"sla_topk_{percent}" for percent in PERCENTS)
     assert (choice.default, choice.available, choice.exact) == ("sdpa", ("sdpa", *sparse), ("sdpa",))
-    assert set(choice.grades) == {*choice.available, *choice.unavailable} and len(choice.grades) == 20
+    assert set(choice.grades) == {*choice.available, *choice.unavailable} and len(choice.grades) == 24
     assert "it wasn't trained for video sparse attention" in choice.unavailable["vsa"]
     assert "sage2" in choice.notes["kj_head_sliced"] and "sage2" in choice.notes["sol_attn"]
 

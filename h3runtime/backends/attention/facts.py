@@ -35,7 +35,7 @@ PARTS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "sageattention": ("_qattn_sm80", "_qattn_sm89", "_qattn_sm90", "_fused"),
         "flash_attn": ("cute/interface",),
         "comfy_kitchen": ("backends/cuda/_C",),
-        "h3_kernels": ("attention8", "sparse"),
+        "h3_kernels": ("attention8", "sparse", "sparse8"),
     }
 )
 """Modules inside a package that it may lack, by path: what was compiled for another machine, or isn't of this version.

@@ -1,8 +1,8 @@
 """All attention backends, as an operator's options make them: one list, in the order in which `/ready` shows them.
 
 Two of them hand calls to another by name, `kj_head_sliced` and `sol_attn`, which must be one of the others; the sparse
-ones of `sparse` hand what is dense to `sdpa`. Fed with options by `select`; makes nothing but the objects, imports no
-library.
+ones of `sparse` hand what is dense to `sdpa` or, those of 8 bits, to `h3_attn8`. Fed with options by `select`; makes
+nothing but the objects, imports no library.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from h3runtime.backends.attention.sage2 import Sage2Attention
 from h3runtime.backends.attention.sage3 import Sage3Attention
 from h3runtime.backends.attention.sdpa import SdpaAttention
 from h3runtime.backends.attention.sol_attn import SolAttention
-from h3runtime.backends.attention.sparse import sla_topk, vsa
+from h3runtime.backends.attention.sparse import sla8_topk, sla_topk, vsa
 from h3runtime.errors import Offence, SettingsError
 
 
@@ -62,7 +62,10 @@ def _sparse(tally: Tally) -> tuple[Candidate, ...]:
     dense = SdpaAttention()
     rest = dense, tally, Counted(dense, tally)
     shares = (sla_topk.SlaTopkAttention(sla_topk.name_of(p), p / 100, *rest) for p in sla_topk.PERCENTS)
-    return (*shares, vsa.VsaAttention(vsa.NAME, vsa.SHARE, *rest))
+    eight = H3Attn8Attention()
+    both = dense, eight, tally, Counted(dense, tally), Counted(eight, tally)
+    in_8_bits = (sla8_topk.Sla8TopkAttention(sla8_topk.name_of(p), p / 100, *both) for p in sla8_topk.PERCENTS)
+    return (*shares, *in_8_bits, vsa.VsaAttention(vsa.NAME, vsa.SHARE, *rest))
 
 
 def _named(setting: str, name: str, backends: Sequence[Candidate]) -> Candidate:

@@ -59,9 +59,10 @@ class SolAttention(Kernel):
 
     @property
     def note(self) -> str:
-        if self._options.strict:
-            return "a call that it isn't made for fails the job"
-        return f"calls that it isn't made for: {self._fallback.name}"
+        """With what changes its numbers: evidence of a quality level counts for these alone."""
+        options = self._options
+        told = f"tau {options.tau:g}, {options.min_tokens} rows or more; calls that it isn't made for"
+        return f"{told} fail the job" if options.strict else f"{told}: {self._fallback.name}"
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         if no_cuda := device.why_no_cuda():

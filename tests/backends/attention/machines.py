@@ -6,7 +6,7 @@ from h3runtime.backends.attention.facts import DeviceFacts
 
 SAGE2 = {"sageattention/_fused", "sageattention/_qattn_sm80", "sageattention/_qattn_sm89"}
 KITCHEN = "comfy_kitchen/backends/cuda/_C"
-OWN = {"h3_kernels/attention8", "h3_kernels/sparse"}
+OWN = {"h3_kernels/attention8", "h3_kernels/sparse", "h3_kernels/sparse8"}
 
 CPU = DeviceFacts("cpu", torch="2.13.0+cpu", libraries={"comfy_kitchen": "0.2.40", "h3_kernels": "0.1.0"})
 H200 = DeviceFacts(

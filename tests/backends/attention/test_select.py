@@ -23,9 +23,10 @@ ALL = {
     *("sdpa", "cudnn_sdpa", "fa4", "sage2", "sage1", "sage3", "ck_int8", "cudnn_fp8", "h3_attn8"),
     *("kj_sage_cuda", "kj_sage_triton", "kj_sage_fp8", "kj_sage_fp8pp", "kj_head_sliced", "sol_attn"),
     *(SPARSE := {"sla_topk_75", "sla_topk_50", "sla_topk_25", "sla_topk_10", "vsa"}),
+    *(SPARSE_8 := {"sla8_topk_75", "sla8_topk_50", "sla8_topk_25", "sla8_topk_10"}),
 }
 """Issue 7, point 1; issue 8, point 3."""
-EXPERIMENTAL = {"cudnn_fp8", "sage1", "sage3", "sol_attn", "h3_attn8", *SPARSE}
+EXPERIMENTAL = {"cudnn_fp8", "sage1", "sage3", "sol_attn", "h3_attn8", *SPARSE, *SPARSE_8}
 """Issue 7, and what has never been run."""
 
 
@@ -75,6 +76,10 @@ def test_what_a_machine_can_run(facts: DeviceFacts, available: set[str]) -> None
         (RTX_PRO_6000, "sage2", "needs SageAttention 2.x, and sageattention 1.0.6 is installed"),
         (RTX_PRO_6000, "fa4", "flash-attn-4 is not installed"),
         (GB10, "h3_attn8", "has a kernel for SM 9.0 only, and this is SM 12.1"),
+        (CPU, "sla8_topk_25", "needs a CUDA device, and this is cpu"),
+        (GB10, "sla8_topk_25", "has a kernel for SM 9.0 only, and this is SM 12.1"),
+        (replace(H200, parts=H200.parts - {"h3_kernels/sparse8"}), "sla8_topk_25", "built without sparse8"),
+        (without(H200, "triton"), "sla8_topk_25", "triton is not installed"),
         (GB10, "kj_sage_triton", "has a kernel for SM 8.0, 8.6, 8.9, 9.0, 10.0 only"),
         (replace(H200, parts=frozenset({"sageattention/_fused"})), "sage2", "built without _qattn_sm90"),
         (replace(H200, capability=(10, 3)), "sage2", "and this is SM 10.3"),
@@ -141,12 +146,13 @@ def test_ready_names_where_calls_are_handed_to() -> None:
     notes = dict(listed(H200, options).notes)
     assert "50% of the cubes" in notes["sla_topk_50"] and "first 1 steps" in notes["sla_topk_50"]
     assert "10% of the cubes" in notes["vsa"] and "steps" not in notes["vsa"]
+    assert "10% of the tiles" in notes["sla8_topk_10"] and "dense through h3_attn8" in notes["sla8_topk_10"]
     assert "keys that aren't there" in notes["sage1"]
-    assert {name: note for name, note in notes.items() if name not in {"sage1", *SPARSE}} == {
+    assert {name: note for name, note in notes.items() if name not in {"sage1", *SPARSE, *SPARSE_8}} == {
         "kj_head_sliced": "4 heads at a time through sdpa",
-        "sol_attn": "calls that it isn't made for: fa4",
+        "sol_attn": "tau 1.3, 4096 rows or more; calls that it isn't made for: fa4",
     }
-    assert "fails the job" in listed(H200, AttentionOptions(sol=SolOptions(strict=True))).notes["sol_attn"]
+    assert "fail the job" in listed(H200, AttentionOptions(sol=SolOptions(strict=True))).notes["sol_attn"]
 
 
 @pytest.mark.parametrize("name", ["kj_head_sliced", "sol_attn", "sage9", "auto"])
@@ -178,6 +184,7 @@ def test_what_a_call_takes_beside_its_tensors() -> None:
     assert taken("sage2") == 7 * values == taken("sdpa", "sage2") == taken("sol_attn")
     assert taken("kj_head_sliced") == (7 + 2) * values // 7
     assert 3 * values < taken("h3_attn8") < 3.1 * values
+    assert taken("h3_attn8") < taken("sla8_topk_75") < 3.6 * values
     assert taken("sage3") > 16 * values + 4 * 56 * 295 * 37_810
     copied = attentions(H200, AttentionOptions(sage_layout="contiguous_nhd"))
     assert copied.workspace_bytes({"sage2"}, 37_810, 56, 128) == 13 * values
@@ -185,7 +192,12 @@ def test_what_a_call_takes_beside_its_tensors() -> None:
 
 @pytest.mark.parametrize(
     ("head_dim", "left_out"),
-    [(128, set()), (64, {"sol_attn", "h3_attn8"}), (32, {"sol_attn", "h3_attn8", "cudnn_fp8"}), (12, ALL - {"sdpa"})],
+    [
+        (128, set()),
+        (64, {"sol_attn", "h3_attn8", *SPARSE_8}),
+        (32, {"sol_attn", "h3_attn8", "cudnn_fp8", *SPARSE_8}),
+        (12, ALL - {"sdpa"}),
+    ],
 )
 def test_the_loaded_models_heads_rule_backends_out(head_dim: int, left_out: set[str]) -> None:
     found = attentions(H200)

@@ -16,6 +16,7 @@ the real model's quality table says otherwise; h3-nano's is in benchmarks/LOG.md
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from importlib import import_module
 from types import ModuleType
 from typing import ClassVar, Final
@@ -41,17 +42,14 @@ BEST_COPIES: Final = 7
 """Of the kept scores' share: values and INT64 numbers as they are found, and both in order."""
 
 
-class BlockSparseAttention(Kernel):
-    """share: of the cubes that each query keeps. dense: what runs the exact rows' queries and whole dense calls;
-    attend_dense: how it is called in a run, which counts."""
+class SparseAttention(Kernel):
+    """What leaves out keys, and which calls it gives away. share: of the pictures' tiles that each query keeps. dense:
+    what runs whole dense calls; attend_dense: how it is called in a run, which counts."""
 
     grade = "experimental"
-    tolerance = 0.02
     counts_itself = True
     dense_steps: ClassVar[int] = 0
     dense_blocks: ClassVar[int] = 0
-    row_bytes: ClassVar[int] = 0
-    """Of `workspace_bytes`, for each of S*H*D values."""
 
     def __init__(
         self, name: str, share: float, dense: Candidate, tally: Tally, attend_dense: AttentionBackend | None = None
@@ -59,12 +57,71 @@ class BlockSparseAttention(Kernel):
         assert 0 < share <= 1
         self.name, self.share = name, share
         self._dense, self._attend_dense, self._tally = dense, attend_dense or dense, tally
+
+    def attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
+    ) -> torch.Tensor:
+        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
+
+    def attend_at(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        *,
+        layout: PackedLayout | None,
+        step: int,
+        place: Place | None,
+    ) -> torch.Tensor:
+        """As `attend`, by a caller who may know where in the network it is."""
+        why_dense = self._why_dense(layout, step, place)
+        if why_dense is not None or layout is None:
+            to = self._attend_dense_of(q)
+            self._tally.fallbacks[Fallback(self.name, to.name, why_dense or "")] += 1
+            return to.attend(q, k, v, layout=layout, step=step)
+        return self._sparse(q, k, v, layout, place)
+
+    @abstractmethod
+    def _sparse(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: PackedLayout, place: Place | None
+    ) -> torch.Tensor:
+        """A call that is sparse, counted."""
+
+    def _attend_dense_of(self, q: torch.Tensor) -> AttentionBackend:  # noqa: ARG002  # read where there are two
+        """What runs a whole dense call."""
+        return self._attend_dense
+
+    def _why_dense(self, layout: PackedLayout | None, step: int, place: Place | None) -> str | None:
+        if layout is None:
+            return "no layout"
+        if step < self.dense_steps:
+            return f"one of the first {self.dense_steps} steps"
+        if place is not None and place.block < self.dense_blocks:
+            return f"one of the first {self.dense_blocks} blocks"
+        return why_no_grid(layout)
+
+    @property
+    def _told_dense(self) -> str:
+        return f"dense in the first {self.dense_steps} steps and {self.dense_blocks} blocks; " * (self.dense_steps > 0)
+
+
+class BlockSparseAttention(SparseAttention):
+    """By `definition` or its kernels; `dense` runs the exact rows' queries too."""
+
+    tolerance = 0.02
+    row_bytes: ClassVar[int] = 0
+    """Of `workspace_bytes`, for each of S*H*D values."""
+
+    def __init__(
+        self, name: str, share: float, dense: Candidate, tally: Tally, attend_dense: AttentionBackend | None = None
+    ) -> None:
+        super().__init__(name, share, dense, tally, attend_dense)
         self._tiled: tuple[PackedLayout, Tiles] | None = None
 
     @property
     def note(self) -> str:
-        dense = f"dense in the first {self.dense_steps} steps and {self.dense_blocks} blocks; " * (self.dense_steps > 0)
-        return f"reads {self.share:.0%} of the cubes of {EDGE}x{EDGE}x{EDGE} picture rows; {dense}dense through sdpa"
+        told = f"reads {self.share:.0%} of the cubes of {EDGE}x{EDGE}x{EDGE} picture rows"
+        return f"{told}; {self._told_dense}dense through sdpa"
 
     def why_unavailable(self, device: DeviceFacts) -> str | None:
         if device.kind != "cuda":
@@ -100,32 +157,15 @@ class BlockSparseAttention(Kernel):
         arithmetic_of(q).attend_tiles(q, k, v, tiles.rows, kept, 0, out)
         return out
 
-    def attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
+    def _sparse(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, layout: PackedLayout, place: Place | None
     ) -> torch.Tensor:
-        return self.attend_at(q, k, v, layout=layout, step=step, place=None)
-
-    def attend_at(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *,
-        layout: PackedLayout | None,
-        step: int,
-        place: Place | None,
-    ) -> torch.Tensor:
-        """As `attend`, by a caller who may know where in the network it is."""
-        why_dense = self._why_dense(layout, step, place)
-        if why_dense is not None or layout is None:
-            self._tally.fallbacks[Fallback(self.name, self._dense.name, why_dense or "")] += 1
-            return self._attend_dense.attend(q, k, v, layout=layout, step=step)
         tiles = self._tiles(layout, q.device)
         count = kept_cubes(self.share, tiles.cubes)
         self._tally.sparse(self.name, tiles.cubes * count, tiles.cubes**2)
-        return self._sparse(q, k, v, tiles, count, place)
+        return self._tiled_call(q, k, v, tiles, count, place)
 
-    def _sparse(
+    def _tiled_call(
         self,
         q: torch.Tensor,
         k: torch.Tensor,
@@ -147,15 +187,6 @@ class BlockSparseAttention(Kernel):
             out[:, exact] = self._dense.call(q[:, exact], k, v)
         arithmetic_of(q).attend_tiles(q, k, v, tiles.rows, kept, tiles.exact, out)
         return out
-
-    def _why_dense(self, layout: PackedLayout | None, step: int, place: Place | None) -> str | None:
-        if layout is None:
-            return "no layout"
-        if step < self.dense_steps:
-            return f"one of the first {self.dense_steps} steps"
-        if place is not None and place.block < self.dense_blocks:
-            return f"one of the first {self.dense_blocks} blocks"
-        return why_no_grid(layout)
 
     def _tiles(self, layout: PackedLayout, device: torch.device) -> Tiles:
         """The same for all calls of a run; the layout is held, so that no other can have its identity."""

@@ -33,7 +33,7 @@ class VsaAttention(BlockSparseAttention):
     row_bytes = 4
     """The gate and what it multiplies."""
 
-    def _sparse(
+    def _tiled_call(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, tiles: Tiles, count: int, place: Place | None
     ) -> torch.Tensor:
         if place is None or place.gate is None:
