@@ -2,6 +2,8 @@
 
     exact clips of every prompt and seed -> for each level the fastest choice whose clips stay close to them -> a file
 
+What it found of a level is told on stderr as soon as it is settled; stdout has all of it as JSON.
+
 Loads the engine with the same settings as a server would. Where these load the weights for something that can't be
 exact (`--linear fp8`), the exact clips come first, from an engine that is closed again.
 """
@@ -10,30 +12,39 @@ from __future__ import annotations
 
 import argparse
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
+from h3runtime.cli.calibration.outlook import View
 from h3runtime.cli.calibration.prompts import read_prompts
 from h3runtime.cli.calibration.size import Size
 from h3runtime.cli.progress import ProgressBar
-from h3runtime.cli.report import print_result, say
+from h3runtime.cli.report import print_result
 from h3runtime.cli.stopping import Stopping
 from h3runtime.core import Progress, SamplerSettings
 from h3runtime.errors import Offence, invalid
 from h3runtime.observe.cores import engine_threads
 from h3runtime.quality.evidence import LEAST
-from h3runtime.quality.levels import LEVELS
+from h3runtime.quality.levels import LEVELS, REUSE, Choice
 from h3runtime.settings import SERVICE_ONLY, Settings, add_flags, resolve
 
 READ_HERE = frozenset({"data_dir", "url_allow", "max_upload_bytes"})
 MOST_SEEDS = 1000
 DEFAULT_SIZE = "1344x768x124"
 SCHEDULE = ("steps", "sampler", "scheduler", "shift", "audio_shift")
+TRIED = (
+    ("attention", None, "attention backend"),
+    ("linear", None, "linear backend"),
+    ("reuse", (*REUSE, "none"), f"cache mode ({', '.join(REUSE)} or none)"),
+)
+"""Flags that narrow the search: their names, legal values where these need no engine, and what they name."""
 DESCRIPTION = """\
 Make clips of every prompt exactly, and by the candidates of each quality level, and keep as evidence the fastest that
 stays as close to the exact clips as the level promises (95 % bound of the mean over all of them). Requests may then ask
-for the level, on the same weights, device and version, for clips of up to twice the size and steps. A run that was
-stopped goes on where it was. Exit code 1 if a level has no candidate that is close enough."""
+for the level, on the same weights, device and version, for clips of up to twice the size and steps. A few clips of each
+candidate say which are fast; those are measured with all prompts and seeds, fastest first, until one is close enough. A
+run that was stopped goes on where it was. Exit code 1 if a level has no candidate that is close enough."""
 
 
 def add_parser(commands: Any) -> None:
@@ -54,6 +65,14 @@ def add_parser(commands: Any) -> None:
     parser.add_argument(
         "--size", action="append", metavar="WxHxF", help=f"Of the clips; may be given again. Default: {DEFAULT_SIZE}."
     )
+    for what, choices, more in TRIED:
+        parser.add_argument(
+            f"--try-{what}",
+            action="append",
+            metavar="NAME",
+            choices=choices,
+            help=f"Try this {more} alone; may be given again. Default: all that the level may take and that can run.",
+        )
     parser.add_argument("--steps", type=int, default=12, metavar="N", help="Evaluations of the model. Default: 12.")
     parser.add_argument("--sampler", default="res_multistep", metavar="NAME", help="Default: res_multistep.")
     parser.add_argument("--scheduler", default="beta", metavar="NAME", help="Default: beta.")
@@ -74,6 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
     sampling = SamplerSettings(**{name: getattr(arguments, name) for name in SCHEDULE})
     with Stopping() as stopping, ProgressBar(quiet=arguments.quiet, steps=False) as bar:
         with stopping.loading():
+            from h3runtime.cli.calibration.narrowing import Narrowed
             from h3runtime.cli.calibration.running import Asked, Calibration
             from h3runtime.engine.resident import ResidentEngine
 
@@ -82,14 +102,15 @@ def run(arguments: argparse.Namespace) -> int:
             engine.load(bar)
             return engine
 
-        asked = Asked(prompts, sizes, sampling, levels, arguments.seeds)
+        tried = (arguments.try_linear, arguments.try_attention, arguments.try_reuse)
+        asked = Asked(
+            prompts, sizes, sampling, levels, arguments.seeds, Narrowed(*(tuple(each or ()) for each in tried))
+        )
+        shown = _Shown(bar, quiet=arguments.quiet)
         with stopping.gently():
-            told = Calibration(asked, settings, load, stopping, _Told(bar)).run()
-    print_result({"evidence": told}, quiet=arguments.quiet)
-    missed = [f"{row['size']}: nothing keeps {row['level']!r}" for row in told if row["file"] is None]
-    for line in missed:
-        say(line)
-    return 1 if missed else 0
+            found = Calibration(asked, settings, load, stopping, shown, shown.tell).run()
+    print_result({"evidence": found}, quiet=arguments.quiet)
+    return 1 if any(row["file"] is None for row in found) else 0
 
 
 def _size(text: str) -> Size:
@@ -100,14 +121,31 @@ def _size(text: str) -> Size:
     return Size(*map(int, found.groups()))
 
 
-class _Told:
-    """Clips that are there, on the bar of all commands."""
+class _Shown:
+    """What a calibration is at, on the bar of all commands; and what it found, a line a level."""
 
-    def __init__(self, bar: ProgressBar) -> None:
-        self._bar, self._what = bar, ""
+    def __init__(self, bar: ProgressBar, *, quiet: bool) -> None:
+        self._bar, self._quiet, self._what = bar, quiet, ""
+        self._is_terminal = sys.stderr.isatty()
 
-    def __call__(self, what: str, done: int, clips: int) -> None:
-        if what != self._what:
-            self._bar.begin_part(what)
-            self._what = what
-        self._bar(Progress("clips", done, clips, done / clips))
+    def __call__(self, view: View) -> None:
+        if view.what != self._what:
+            self._bar.begin_part(f"{view.what}:")
+            self._what = view.what
+        # In a file a line is written where the stage stays the same for a while; a terminal shows every clip.
+        stage = view.told if self._is_terminal else f"{view.count} clips"
+        self._bar(Progress(stage, view.done, 1, view.fraction))
+
+    def tell(self, row: dict[str, Any]) -> None:
+        """Above the bar; of a level that nothing keeps even if all else is quiet."""
+        if row["evidence"] is None or not self._quiet:
+            self._bar.say(_line(row))
+
+
+def _line(row: dict[str, Any]) -> str:
+    found = row["evidence"]
+    if found is None:
+        return f"{row['size']}: nothing keeps {row['level']!r}"
+    ssim, sound, choice = found["ssim"], found["audio_db"], Choice(**found["choice"])
+    close = f"SSIM {ssim['mean']:.4f} ({ssim['bound']:.4f} or more), sound {sound['mean']:.2f} dB"
+    return f"{row['size']}: {row['level']} is {choice.told}, {found['time_ratio']:.2f} times as fast as exact; {close}"

@@ -1,7 +1,8 @@
 """How far a clip is from the exact one: SSIM of its pictures and the log-mel distance of its sound.
 
-Both as performance.md defines them; `media` has them for one picture and for a stream. Fed by `calibrate`, and by the
-benchmarks with the same clips.
+Both as performance.md defines them, but that pictures here are every third frame: `calibrate`, which counts them all,
+has SSIM where its frames are (`cli.calibration.similarity`). `media` has both for one picture and for a stream. Fed by
+the benchmarks, and by `calibrate` with sounds.
 """
 
 from __future__ import annotations

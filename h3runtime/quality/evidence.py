@@ -27,7 +27,9 @@ from h3runtime.errors import CheckpointError, Offence
 from h3runtime.quality.bucket import Bucket, Sampling
 from h3runtime.quality.levels import LEVELS, Choice, LevelName
 
-KIND: Final = "h3runtime quality evidence 1"
+KIND: Final = "h3runtime quality evidence 2"
+EARLIER: Final = ("h3runtime quality evidence 1",)
+"""SSIM of every third frame, and nothing of the settings of a backend."""
 ID_DIGITS: Final = 16
 MOST_BYTES: Final = 2**16
 COMPONENTS: Final = ("transformer", "text_encoder", "video_vae", "audio_vae")
@@ -47,6 +49,18 @@ LEAST: Final = Least(16, 2)
 
 
 @dataclass(frozen=True, slots=True)
+class Notes:
+    """Of the backends of a choice (`core.BackendChoice.notes`); empty where there is none."""
+
+    attention: str = ""
+    linear: str = ""
+
+    @classmethod
+    def of(cls, choice: Choice, facts: EngineFacts) -> Notes:
+        return cls(facts.attention.notes.get(choice.attention, ""), facts.linear.notes.get(choice.linear, ""))
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """Over all clips. bound: of the mean, 95 %, on the bad side. worst: of one clip."""
 
@@ -58,10 +72,12 @@ class Figure:
 @with_config(ConfigDict(extra="forbid", strict=True, allow_inf_nan=False))
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """exact_attention, exact_linear: of the clips compared with. time_ratio: seconds of sampling of an exact
-    clip over those of one by `choice`, medians of clips that were made in turn. forwards, skipped_steps: means."""
+    """choice_notes: what its attention and linear said of themselves, settings that change their numbers among it.
+    exact_attention, exact_linear: of the clips compared with. ssim: of a clip, the mean over all frames. time_ratio:
+    seconds of sampling of an exact clip over those of one by `choice`, medians of clips that were made in turn where
+    one engine can make both. forwards, skipped_steps: means."""
 
-    kind: Literal["h3runtime quality evidence 1"]
+    kind: Literal["h3runtime quality evidence 2"]
     level: LevelName
     weights: str
     partition: str
@@ -70,6 +86,7 @@ class Evidence:
     bucket: Bucket
     sampling: Sampling
     choice: Choice
+    choice_notes: Notes
     ssim: Figure
     audio_db: Figure
     time_ratio: float
@@ -154,6 +171,8 @@ def read_evidence(path: Path, least: Least = LEAST) -> Evidence:
         found = json.loads(data) if len(data) <= MOST_BYTES else None
     except (OSError, ValueError, RecursionError) as error:
         raise _refused(path, f"can't be read: {error}") from None
+    if isinstance(found, dict) and found.get("kind") in EARLIER:
+        raise _refused(path, "was measured in another way by an earlier version: calibrate again")
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise _refused(path, "is not evidence of this runtime")
     told = found.pop("id", None)

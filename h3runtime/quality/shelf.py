@@ -16,7 +16,7 @@ from h3runtime import __version__
 from h3runtime.core import EngineFacts
 from h3runtime.errors import CheckpointError
 from h3runtime.quality.bucket import Bucket, Sampling
-from h3runtime.quality.evidence import LEAST, Evidence, Least, read_evidence, weights_of
+from h3runtime.quality.evidence import LEAST, Evidence, Least, Notes, read_evidence, weights_of
 
 FOLDER: Final = "quality"
 """Below the data folder."""
@@ -108,6 +108,13 @@ def why_not(evidence: Evidence, facts: EngineFacts) -> str:
     ):
         if name not in known.available:
             return f"{family} {name}: {known.unavailable.get(name, 'is not known')}"
+    measured, now = evidence.choice_notes, Notes.of(choice, facts)
+    for family, then, today in (
+        ("linear", measured.linear, now.linear),
+        ("attention", measured.attention, now.attention),
+    ):
+        if then != today:
+            return f"{family} {getattr(choice, family)} is set to {today!r}, and was measured with {then!r}"
     return ""
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from h3runtime.__main__ import main
+from h3runtime.cli.calibration.outlook import View
 from h3runtime.cli.calibration.prompts import read_prompts
 from h3runtime.cli.calibration.running import LOCK, UNFINISHED, Asked, Calibration
 from h3runtime.cli.calibration.size import Size
@@ -55,7 +56,8 @@ def test_a_whole_run(tmp_path: Path) -> None:
     settings = Settings(device="cpu", linear="int8", data_dir=tmp_path)
     prompts = read_prompts(tmp_path / "prompts", 2)
     asked = Asked(prompts, (Size(64, 64, 5),), SamplerSettings(steps=2), (LEVELS["high"],), 1)
-    told: list[str] = []
+    seen: list[View] = []
+    rows: list[object] = []
     loaded: list[EngineFacts] = []
 
     def load(settings: Settings, partition: str) -> ResidentEngine:
@@ -64,10 +66,11 @@ def test_a_whole_run(tmp_path: Path) -> None:
         loaded.append(engine.facts())
         return engine
 
-    (row,) = Calibration(asked, settings, load, lambda: False, lambda what, *_: told.append(what)).run()
+    (row,) = Calibration(asked, settings, load, lambda: False, seen.append, rows.append).run()
     assert row["level"] == "high" and row["evidence"]["choice"]["linear"] == "int8"
     assert 0.97 <= row["evidence"]["ssim"]["bound"] < 1 and row["evidence"]["time_ratio"] > 0
-    assert list(dict.fromkeys(told)) == ["exact", "high: int8 sdpa"]
+    # Both clips of the only candidate are made when it is tried, so that nothing is left to prove.
+    assert list(dict.fromkeys(view.what for view in seen)) == ["exact", "high: trying int8 sdpa"] and rows == [row]
     assert [path.name for path in (tmp_path / "quality" / "unfinished").iterdir()] == [LOCK]
 
     shelf = Shelf(tmp_path).held
@@ -84,6 +87,29 @@ def test_a_whole_run(tmp_path: Path) -> None:
     assert spec.evidence is not None and spec.evidence["id"] == row["evidence"]["id"]
     with pytest.raises(InvalidRequest, match=r"h3runtime calibrate .* --level high --size 64x64x5 --steps 3"):
         judge_with_engine([ruling], facts, is_chain=False)
+
+
+def test_what_is_found_is_told_level_by_level(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A whole command: 32 exact clips, and nothing but these to choose from."""
+    (tmp_path / "prompts").write_text(MANY)
+    tried = ["--try-linear", "resident_bf16", "--try-attention", "sdpa", "--try-reuse", "none"]
+    asked = ["calibrate", "--prompts", str(tmp_path / "prompts"), "--data-dir", str(tmp_path), "--device", "cpu"]
+    assert main([*asked, "--size", "64x64x5", "--steps", "1", "--level", "low", "--level", "high", *tried]) == 0
+    told = capsys.readouterr()
+    found = json.loads(told.out)["evidence"]
+    assert [(row["level"], row["evidence"]["time_ratio"]) for row in found] == [("high", 1.0), ("low", 1.0)]
+    lines = [line for line in told.err.splitlines() if line.startswith("64x64x5: ")]
+    assert lines[0].startswith("64x64x5: high is resident_bf16 sdpa, 1.00 times as fast as exact; SSIM 1.0000")
+    shelf = Shelf(tmp_path).held
+    assert {evidence.level for evidence in shelf.own} == {"high", "low"} and shelf.faults == ()
+
+
+def test_a_candidate_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "prompts").write_text(MANY)
+    asked = ["calibrate", "--prompts", str(tmp_path / "prompts"), "--data-dir", str(tmp_path), "--size", "64x64x5"]
+    assert main([*asked, "--device", "cpu", "--try-linear", "fp8", "--try-attention", "fa4"]) == 1
+    error = capsys.readouterr().err
+    assert "try_linear: fp8: the weights were loaded for" in error and "try_attention: fa4: needs a CUDA" in error
 
 
 def test_a_second_run_on_a_data_folder_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

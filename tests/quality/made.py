@@ -8,7 +8,7 @@ from typing import Any
 from h3runtime import __version__
 from h3runtime.core import BackendChoice, ComponentFacts, EngineFacts
 from h3runtime.quality.bucket import Bucket, Sampling
-from h3runtime.quality.evidence import KIND, Evidence, Figure, weights_of
+from h3runtime.quality.evidence import KIND, Evidence, Figure, Notes, weights_of
 from h3runtime.quality.levels import Choice
 
 ATTENTION = BackendChoice("sdpa", "", ("sdpa", "sage2"), {"sdpa": "reference", "sage2": "validated"}, {"fa4": "no"})
@@ -43,6 +43,7 @@ def evidence(facts: EngineFacts = FACTS, **changes: Any) -> Evidence:
         bucket=Bucket.of(128, 128, 22, 8),
         sampling=Sampling("res_multistep", "beta", 12.0, 3.0),
         choice=Choice("sage2", "int8"),
+        choice_notes=Notes(),
         ssim=Figure(0.99, 0.98, 0.9),
         audio_db=Figure(0.3, 0.4, 1.1),
         time_ratio=1.5,

@@ -12,7 +12,7 @@ import pytest
 from h3runtime.core import SamplerSettings
 from h3runtime.errors import CheckpointError
 from h3runtime.quality.bucket import Bucket, Sampling
-from h3runtime.quality.evidence import Figure, Least, read_evidence, write_evidence
+from h3runtime.quality.evidence import EARLIER, Figure, Least, read_evidence, write_evidence
 from tests.quality.made import evidence
 
 
@@ -46,6 +46,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> Callable[[str], str]:
         (lambda _: "[]", "is not evidence"),
         (lambda _: '{"kind": "another"}', "is not evidence"),
         (lambda text: text.replace('"time_ratio": 1.5', '"time_ratio": 2.5'), "damaged or edited"),
+        (edited(lambda told: told.update(kind=EARLIER[0])), "earlier version: calibrate again"),
         (edited(lambda told: told.pop("id")), "damaged or edited"),
         (edited(lambda told: told.pop("ssim")), "ssim: "),
         (edited(lambda told: told.update(more=1)), "more: "),

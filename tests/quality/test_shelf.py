@@ -10,9 +10,9 @@ import pytest
 
 from h3runtime.core import BackendChoice
 from h3runtime.quality.bucket import Bucket
-from h3runtime.quality.evidence import LEAST, write_evidence
+from h3runtime.quality.evidence import LEAST, Notes, write_evidence
 from h3runtime.quality.levels import LEVELS, SPARSE, Choice, bases, exact_choice
-from h3runtime.quality.shelf import Held, Shelf, Use
+from h3runtime.quality.shelf import Held, Shelf, Use, why_not
 from tests.quality.made import ATTENTION, COMPONENTS, FACTS, LINEAR, component, evidence
 
 USE = Use("fl2va", Bucket.of(128, 160, 22, 12), evidence().sampling)
@@ -72,6 +72,18 @@ def test_the_fastest_that_can_run_is_taken_and_own_evidence_first() -> None:
     assert Held((unloaded,), (fast,)).find("high", FACTS, USE)[0] == fast
     found, why = Held((unloaded,)).find("high", FACTS, USE)
     assert found is None and why.endswith("linear fp8: not loaded for")
+
+
+def test_other_settings_of_a_backend_make_another_one_of_it() -> None:
+    """`sol_attn` with another tau leaves out other keys."""
+    measured = evidence(choice_notes=Notes("tau 1.3", ""))
+    found, why = Held((measured,)).find("high", FACTS, USE)
+    assert found is None and why.endswith("attention sage2 is set to '', and was measured with 'tau 1.3'")
+    noted = replace(FACTS, attention=replace(ATTENTION, notes={"sage2": "tau 1.3"}))
+    assert Held((measured,)).find("high", noted, USE)[0] == measured
+    assert Held((evidence(),)).find("high", noted, USE)[0] is None
+    linear = replace(FACTS, linear=replace(LINEAR, notes={"int8": "x"}))
+    assert why_not(evidence(), linear).startswith("linear int8 is set to 'x'")
 
 
 def test_a_shelf_sees_new_files_and_tells_of_bad_ones(tmp_path: Path) -> None:

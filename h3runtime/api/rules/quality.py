@@ -39,7 +39,8 @@ def judge_quality(
     evidence, why = held.find(body.quality, facts, _use(body, task, size, frames) if is_sound else None)
     if evidence is None:
         if why:
-            verdict.refuse("quality", f"{why}; measure it: {_command(body, size, frames)}", LEGAL)
+            told = f"{why}; measure it with the settings of this server: {_command(body, size, frames)}"
+            verdict.refuse("quality", told, LEGAL)
         return None
     for field, value in _contradictions(body, evidence.choice):
         told = f"{value!r:.60} contradicts quality {body.quality!r}, which was measured with {evidence.choice.told}"
@@ -76,7 +77,7 @@ def _active(body: GenerateBody) -> bool:
 
 
 def _command(body: GenerateBody, size: Size, frames: int) -> str:
-    """What measures the level for this request, with the settings of this server."""
+    """What measures the level for this request."""
     told = f"h3runtime calibrate --prompts FILE --level {body.quality} --size {size.width}x{size.height}x{frames}"
     told += f" --steps {body.steps}"
     usual = type(body).model_fields

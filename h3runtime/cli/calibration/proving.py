@@ -5,12 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from h3runtime import __version__
+from h3runtime.cli.calibration.outcome import DIGITS, Outcome, Timed
 from h3runtime.cli.calibration.prompts import Prompts
 from h3runtime.cli.calibration.size import Size
-from h3runtime.cli.calibration.trials import DIGITS, Outcome, Timed
 from h3runtime.core import EngineFacts, SamplerSettings
 from h3runtime.quality.bucket import Bucket, Sampling
-from h3runtime.quality.evidence import KIND, Evidence, weights_of
+from h3runtime.quality.evidence import KIND, Evidence, Notes, weights_of
 from h3runtime.quality.levels import Choice, Level
 
 
@@ -38,6 +38,7 @@ def evidence_of(
         bucket=Bucket.of(size.width, size.height, size.frames, sampling.steps),
         sampling=Sampling.of(sampling),
         choice=outcome.choice,
+        choice_notes=Notes.of(outcome.choice, facts),
         ssim=outcome.ssim,
         audio_db=outcome.audio_db,
         time_ratio=round(timed.ratio, DIGITS),

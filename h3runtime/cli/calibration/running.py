@@ -21,20 +21,24 @@ from typing import Any
 
 from h3runtime import __version__
 from h3runtime.cli.calibration.making import EngineMaker, Requests
+from h3runtime.cli.calibration.narrowing import Narrowed
+from h3runtime.cli.calibration.outcome import Outcome, Timed
+from h3runtime.cli.calibration.outlook import Outlook, View
 from h3runtime.cli.calibration.prompts import Prompts
 from h3runtime.cli.calibration.proving import evidence_of
-from h3runtime.cli.calibration.search import fastest
+from h3runtime.cli.calibration.search import Candidates, fastest
 from h3runtime.cli.calibration.size import Size
-from h3runtime.cli.calibration.trials import OnClip, Outcome, Timed, Trials
+from h3runtime.cli.calibration.trials import Trials
 from h3runtime.core import EngineFacts, SamplerSettings, ShouldStop
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import BackendUnavailable, Offence
 from h3runtime.jobs.lock import unusable
-from h3runtime.quality.evidence import weights_of, write_evidence
-from h3runtime.quality.levels import Choice, Level, bases, exact_choice
+from h3runtime.quality.evidence import KIND, Notes, weights_of, write_evidence
+from h3runtime.quality.levels import Choice, Level, exact_choice
 from h3runtime.quality.shelf import FOLDER
 from h3runtime.settings import Settings
 
+WIDE = Narrowed()
 UNFINISHED, LOCK = "unfinished", "lock"
 """Below the folder of evidence: what a run has so far, and the file that it holds while it runs."""
 
@@ -51,17 +55,20 @@ class Asked:
     sampling: SamplerSettings
     levels: tuple[Level, ...]
     seeds: int
+    narrowed: Narrowed = WIDE
 
 
 @dataclass(frozen=True, slots=True)
 class Calibration:
-    """settings: those of the server that the evidence is for. on_clip: see `trials`."""
+    """settings: those of the server that the evidence is for. show: told of each clip that is to be made. on_row: of
+    each level that is settled, as soon as it is."""
 
     asked: Asked
     settings: Settings
     load: Load
     should_stop: ShouldStop
-    on_clip: OnClip
+    show: Callable[[View], object]
+    on_row: Callable[[dict[str, Any]], object] = lambda _: None
 
     def run(self) -> list[dict[str, Any]]:
         """A row for each size and level: its evidence and the file's name, or null where nothing keeps the promise.
@@ -74,22 +81,20 @@ class Calibration:
         with _alone(folder), TemporaryDirectory(prefix=".scratch-", dir=folder) as scratch:
             requests = [Requests(self.asked.prompts, size, self.asked.sampling, Path(scratch)) for size in self._sizes]
             (partition,) = {each.partition(self.settings) for each in requests}
-            with self._engine(partition, requests, folder) as (engine, exact, trials):
-                sessions = zip(requests, trials, strict=True)
-                return [row for each in sessions for row in self._size(*each, engine, partition, exact)]
+            with self._engine(partition, requests, folder) as session:
+                return [row for index in range(len(requests)) for row in session.rows(index)]
 
     @property
     def _sizes(self) -> Sequence[Size]:
         return tuple(dict.fromkeys(self.asked.sizes))
 
     @contextmanager
-    def _engine(
-        self, partition: str, requests: Sequence[Requests], folder: Path
-    ) -> Iterator[tuple[ResidentEngine, Choice, list[Trials]]]:
-        """The engine of the candidates, what the exact clips were made by, and the trials, which have them."""
+    def _engine(self, partition: str, requests: Sequence[Requests], folder: Path) -> Iterator[_Session]:
+        """With the engine of the candidates, and trials that have the exact clips."""
         engine = self.load(self.settings, partition)
-        exact = exact_choice(engine.facts())
-        plain = engine
+        facts, plain = engine.facts(), engine
+        self.asked.narrowed.judge(facts)
+        exact = exact_choice(facts)
         if exact is None:
             engine.close()
             plain = self.load(self.settings.model_copy(update={"linear": "auto"}), partition)
@@ -97,56 +102,107 @@ class Calibration:
         if exact is None:
             told = "nothing exact can run on this device to compare with"
             raise BackendUnavailable(told, [Offence("linear", told)])
-        trials = [self._trials(each, plain.facts(), partition, exact, folder) for each in requests]
+        outlook = Outlook(self._planned(facts, len(requests), exact), self.show)
+        trials = [self._trials(each, plain.facts(), partition, exact, folder, outlook) for each in requests]
         for each, trial in zip(requests, trials, strict=True):
+            outlook.begin_part()
             trial.make_exact(EngineMaker(plain, each, self.should_stop), exact)
         if plain is not engine:
             plain.close()
             engine = self.load(self.settings, partition)
         try:
-            yield engine, exact, trials
+            yield _Session(self, engine, partition, exact, tuple(zip(requests, trials, strict=True)), outlook)
         finally:
             engine.close()
 
-    def _trials(self, requests: Requests, facts: EngineFacts, partition: str, exact: Choice, folder: Path) -> Trials:
+    def _planned(self, facts: EngineFacts, sizes: int, exact: Choice) -> list[int]:
+        """Clips: the exact ones of each size, then each level's."""
+        whole = len(self.asked.prompts.requests) * self.asked.seeds
+        candidates = (self.asked.narrowed.candidates(level, facts, exact) for level in self.asked.levels)
+        return [whole] * sizes + [each.likely_clips(whole) for each in candidates] * sizes
+
+    def _trials(
+        self, requests: Requests, facts: EngineFacts, partition: str, exact: Choice, folder: Path, outlook: Outlook
+    ) -> Trials:
         sampling = asdict(requests.sampling) | {"seed": 0}
-        depends = [weights_of(facts, partition), facts.device, __version__, sampling, asdict(exact), self._prompts]
-        digest = hashlib.sha256(json.dumps(depends).encode()).hexdigest()[:16]
+        exactly = [asdict(exact), asdict(Notes.of(exact, facts))]
+        depends = [KIND, weights_of(facts, partition), facts.device, __version__, sampling, exactly]
+        digest = hashlib.sha256(json.dumps([*depends, self._prompts]).encode()).hexdigest()[:16]
         count = len(self.asked.prompts.requests)
-        return Trials(folder / f"{requests.size.name}-{digest}", count, self.asked.seeds, self.on_clip)
+        name_of = partial(_recorded, facts)
+        return Trials(folder / f"{requests.size.name}-{digest}", count, self.asked.seeds, outlook, name_of)
 
     @property
     def _prompts(self) -> str:
         return self.asked.prompts.sha256
 
-    def _size(
-        self, requests: Requests, trials: Trials, engine: ResidentEngine, partition: str, exact: Choice
-    ) -> Iterator[dict[str, Any]]:
-        maker, facts = EngineMaker(engine, requests, self.should_stop), engine.facts()
-        both = exact.linear in facts.linear.available and exact.attention in facts.attention.available
-        clock = partial(trials.timed, maker, beside_exact=both)
-        for level in self.asked.levels:
-            attempt = partial(trials.outcome, maker, level=level)
-            found = fastest(level, bases(level, facts), attempt, clock)
-            yield self._row(level, found, facts, partition, requests.size, exact)
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """With an engine. parts: requests and trials of each size."""
+
+    calibration: Calibration
+    engine: ResidentEngine
+    partition: str
+    exact: Choice
+    parts: tuple[tuple[Requests, Trials], ...]
+    outlook: Outlook
+
+    def rows(self, index: int) -> Iterator[dict[str, Any]]:
+        """Of one size. Its records go when its levels are settled."""
+        requests, trials = self.parts[index]
+        kept: list[Choice] = []
+        for level in self.calibration.asked.levels:
+            self.outlook.begin_part()
+            found = self._found(level, requests, trials, kept)
+            kept += [found[0].choice] if found else []
+            row = self._row(level, found, requests.size)
+            self.calibration.on_row(row)
+            yield row
         shutil.rmtree(trials.folder, ignore_errors=True)
 
-    def _row(
-        self,
-        level: Level,
-        found: tuple[Outcome, Timed] | None,
-        facts: EngineFacts,
-        partition: str,
-        size: Size,
-        exact: Choice,
-    ) -> dict[str, Any]:
+    def _found(
+        self, level: Level, requests: Requests, trials: Trials, kept: list[Choice]
+    ) -> tuple[Outcome, Timed] | None:
+        maker = EngineMaker(self.engine, requests, self.calibration.should_stop)
+        candidates = self.calibration.asked.narrowed.candidates(level, self.engine.facts(), self.exact)
+        return fastest(level, candidates, _Attempts(trials, maker, candidates), kept)
+
+    def _row(self, level: Level, found: tuple[Outcome, Timed] | None, size: Size) -> dict[str, Any]:
         row: dict[str, Any] = {"level": level.name, "size": size.name, "evidence": None, "file": None}
         if found is None:
             return row
-        asked = self.asked
-        evidence = evidence_of(level, *found, facts, partition, size, asked.sampling, asked.prompts, exact)
-        path = write_evidence(self.settings.data_dir / FOLDER, evidence)
+        asked, facts = self.calibration.asked, self.engine.facts()
+        outcome, timed = found
+        evidence = evidence_of(
+            level, outcome, timed, facts, self.partition, size, asked.sampling, asked.prompts, self.exact
+        )
+        path = write_evidence(self.calibration.settings.data_dir / FOLDER, evidence)
         return row | {"evidence": evidence.told, "file": str(path)}
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempts:
+    """`search.Attempts`: trials with the engine that makes them."""
+
+    trials: Trials
+    maker: EngineMaker
+    candidates: Candidates
+
+    def some(self, choice: Choice, count: int, level: Level, told: str) -> Outcome:
+        return self.trials.some(self.maker, choice, count, level, told)
+
+    def all(self, choice: Choice, level: Level, told: str) -> Outcome:
+        return self.trials.all(self.maker, choice, level, told)
+
+    def timed(self, outcomes: Sequence[Outcome], told: str) -> Sequence[Timed]:
+        beside_exact = self.candidates.exact is not None
+        return self.trials.timed(self.maker, outcomes, told, beside_exact=beside_exact)
+
+
+def _recorded(facts: EngineFacts, choice: Choice) -> str:
+    notes = Notes.of(choice, facts)
+    return f"{choice.told} {notes.linear} {notes.attention}".strip()
 
 
 @contextmanager

@@ -1,62 +1,42 @@
-"""Clips of one choice against the exact ones: made one by one, recorded as they come, given up when hopeless.
+"""Clips of one choice against the exact ones: made one by one, recorded as they come, given up when there is no hope.
 
     FOLDER/clips.jsonl               a line for each clip that was made, exact or not
     FOLDER/exact-P-S.safetensors     latents of the exact clip of prompt P and seed S
 
-A run that was stopped goes on behind the last whole line; the folder belongs to one checkpoint, device, size, schedule
-and file of prompts (`calibrate` names it so). Makes nothing itself: `Maker` does. Read by `search` and `proving`.
+Every choice makes its clips in one order: a first seed of all prompts, shuffled, then the next seed, so that the first
+few of them are of as many prompts. A run that was stopped goes on behind the last whole line; the folder belongs to one
+checkpoint, device, size, schedule and file of prompts (`calibrate` names it so). Makes nothing itself: `Maker` does.
+Read by `search` and `proving`.
 """
 
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from statistics import fmean, median
-from typing import Protocol
+from statistics import median
+from typing import Final, Protocol
 
-from h3runtime.cli.calibration.arrays import Sampled, Shown
+from h3runtime.cli.calibration.made import Apart, Sampled
+from h3runtime.cli.calibration.outcome import Clip, Outcome, Timed
 from h3runtime.core import Latents
 from h3runtime.engine.latents_file import read_latents, write_latents
-from h3runtime.errors import BackendUnavailable, CheckpointError, DegenerateOutput, NumericalError
-from h3runtime.quality.bounds import lower_bound, upper_bound
-from h3runtime.quality.distances import clip_ssim, sound_distance
-from h3runtime.quality.evidence import Figure
+from h3runtime.errors import BackendUnavailable, CheckpointError, DegenerateOutput, NumericalError, OutOfMemory
 from h3runtime.quality.levels import Choice, Level
 
-EXACT = "exact"
-NOTHING_ALIKE = 0.0, 100.0
-"""SSIM and dB of a clip that the engine refuses: 100 dB is the whole range of the measure."""
-TIMED = 4
-SLOWER = 1.2
-"""A choice is given up as slow after so many clips, if they take so many times what another takes."""
-PAIRS = 5
-"""Of timed clips; performance.md asks for three or more."""
-DIGITS = 6
+EXACT: Final = "exact"
+NOTHING_ALIKE: Final = Apart(0.0, 100.0)
+"""Of a clip that the engine refuses: 100 dB is the whole range of the measure."""
+PAIRS: Final = 3
+"""Of timed clips, as performance.md asks."""
+SHUFFLE: Final = 8
 
-
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """choice: as `told`, or `exact`. seconds: of sampling."""
-
-    choice: str
-    prompt: int
-    seed: int
-    ssim: float
-    audio_db: float
-    seconds: float
-    forwards: int
-    skipped_steps: int
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """Median seconds of sampling a clip, and their ratio."""
-
-    exact_seconds: float
-    seconds: float
-    ratio: float
+NameOf = Callable[[Choice], str]
+"""A choice as it is recorded: whatever changes its numbers is part of it."""
+OnClip = Callable[[str, int, int], object]
+"""What is being made, and how many of how many of its clips are there."""
 
 
 class Maker(Protocol):
@@ -64,64 +44,27 @@ class Maker(Protocol):
 
     def sampled(self, choice: Choice, prompt: int, seed: int) -> Sampled: ...
 
-    def shown(self, latents: Latents) -> Shown: ...
-
-
-OnClip = Callable[[str, int, int], object]
-"""Of what, and how many of how many are there."""
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What was made of one choice. clips: all of them, or those after which nothing could save the level."""
-
-    choice: Choice
-    clips: tuple[Clip, ...]
-    exact_seconds: float
-    prompts: int
-    seeds: int
-
-    @property
-    def is_complete(self) -> bool:
-        return len(self.clips) == self.prompts * self.seeds
-
-    @property
-    def ssim(self) -> Figure:
-        figures = self._by_prompt([clip.ssim for clip in self.clips])
-        return _figure(fmean(c.ssim for c in self.clips), lower_bound(figures), min(c.ssim for c in self.clips))
-
-    @property
-    def audio_db(self) -> Figure:
-        figures = self._by_prompt([clip.audio_db for clip in self.clips])
-        worst = max(clip.audio_db for clip in self.clips)
-        return _figure(fmean(clip.audio_db for clip in self.clips), upper_bound(figures), worst)
-
-    @property
-    def seconds(self) -> float:
-        return median(clip.seconds for clip in self.clips)
-
-    @property
-    def recorded(self) -> Timed:
-        """By what was recorded of clips that were made at different times."""
-        return Timed(self.exact_seconds, self.seconds, self.exact_seconds / max(self.seconds, 1e-9))
-
-    def meets(self, level: Level) -> bool:
-        return self.is_complete and self.ssim.bound >= level.ssim and self.audio_db.bound <= level.audio_db
-
-    def _by_prompt(self, figures: list[float]) -> list[list[float]]:
-        return [figures[at : at + self.seeds] for at in range(0, len(figures), self.seeds)]
+    def apart(self, exact: Latents, made: Latents) -> Apart: ...
 
 
 class Trials:
-    """prompts, seeds: how many of each. folder: of this run alone. on_clip: told of each clip that is there."""
+    """prompts, seeds: how many of each. folder: of this run alone. on_clip: told of each clip that is to be made."""
 
-    def __init__(self, folder: Path, prompts: int, seeds: int, on_clip: OnClip) -> None:
+    def __init__(
+        self, folder: Path, prompts: int, seeds: int, on_clip: OnClip, name_of: NameOf = lambda choice: choice.told
+    ) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self._lines = folder, folder / "clips.jsonl"
-        self._order = [(prompt, seed) for prompt in range(prompts) for seed in range(seeds)]
-        self._prompts, self._seeds, self._on_clip = prompts, seeds, on_clip
+        shuffled = random.Random(SHUFFLE).sample(range(prompts), prompts)
+        self._order = [(prompt, seed) for seed in range(seeds) for prompt in shuffled]
+        self._prompts, self._seeds, self._on_clip, self._name_of = prompts, seeds, on_clip, name_of
         self._exact_choice: Choice | None = None
         self._clips = {(clip.choice, clip.prompt, clip.seed): clip for clip in _read(self._lines)}
+
+    @property
+    def count(self) -> int:
+        """Clips of a choice, all of them."""
+        return len(self._order)
 
     def make_exact(self, maker: Maker, choice: Choice) -> None:
         """Every exact clip that isn't there yet, ahead of all others; one more first, which nobody counts. What they
@@ -129,30 +72,42 @@ class Trials:
         self._exact_choice = choice
         missing = [place for place in self._order if self._exact(*place) is None]
         if missing:
+            self._on_clip(EXACT, self.count - len(missing), self.count)
             maker.sampled(choice, *missing[0])
-        for done, place in enumerate(missing, len(self._order) - len(missing)):
-            self._on_clip(EXACT, done, len(self._order))
+        for done, place in enumerate(missing, self.count - len(missing)):
+            self._on_clip(EXACT, done, self.count)
             made = maker.sampled(choice, *place)
             write_latents(self._latents(*place), made.latents, {})
             self._add(Clip(EXACT, *place, 1.0, 0.0, made.seconds, made.forwards, made.skipped_steps))
 
-    def outcome(self, maker: Maker, choice: Choice, seconds: float, *, level: Level) -> Outcome:
-        """All clips of `choice`, or as many as show that it can't keep the level's promise, or takes longer than
-        `seconds` a clip."""
-        warm = False
-        for done, place in enumerate(self._order):
-            if choice == self._exact_choice or self._hopeless(choice, level) or self._slow(choice, seconds):
-                break
-            self._on_clip(f"{level.name}: {choice.told}", done, len(self._order))
-            if (choice.told, *place) not in self._clips:
-                if not warm:
-                    _try(maker, choice, place)
-                warm = True
-                self._add(self._compared(maker, choice, place))
-        exact = median(self._clips[(EXACT, *place)].seconds for place in self._order)
-        return Outcome(choice, tuple(self._of(choice)), exact, self._prompts, self._seeds)
+    def some(self, maker: Maker, choice: Choice, count: int, level: Level, told: str) -> Outcome:
+        """The first `count` clips of `choice`, or as many as show that it can't keep the level's promise."""
+        if choice != self._exact_choice:
+            for done, place in enumerate(self._order[:count]):
+                if self.there(choice).is_hopeless(level):
+                    break
+                self._make(maker, choice, place, told, done, count)
+        return self.there(choice, count)
 
-    def timed(self, maker: Maker, outcomes: Sequence[Outcome], *, beside_exact: bool) -> list[Timed]:
+    def all(self, maker: Maker, choice: Choice, level: Level, told: str) -> Outcome:
+        """All clips of `choice`, or as many as leave little hope (`Outcome.is_doubtful`)."""
+        if choice != self._exact_choice:
+            for done, place in enumerate(self._order):
+                so_far = self.there(choice, done)
+                if so_far.is_hopeless(level) or so_far.is_doubtful(level):
+                    return so_far
+                self._make(maker, choice, place, told, done, self.count)
+        return self.there(choice)
+
+    def there(self, choice: Choice, count: int | None = None) -> Outcome:
+        """Of the clips that are there, or the first `count` of them."""
+        name = EXACT if choice == self._exact_choice else self._name_of(choice)
+        found = (self._clips.get((name, *place)) for place in self._order[:count])
+        clips = tuple(clip for clip in found if clip is not None)
+        exact = median(self._clips[(EXACT, *place)].seconds for place in self._order)
+        return Outcome(choice, clips, exact, self._prompts, self._seeds)
+
+    def timed(self, maker: Maker, outcomes: Sequence[Outcome], told: str, *, beside_exact: bool) -> list[Timed]:
         """Clips of all of them in turn, so that they have the same machine; after a round that nobody counts.
 
         beside_exact: with exact clips among them, by an engine that can make those too; else the ratios are to what was
@@ -161,43 +116,33 @@ class Trials:
         exact = self._exact_choice if beside_exact else None
         choices = list(dict.fromkeys([*([exact] if exact else []), *(outcome.choice for outcome in outcomes)]))
         if len(choices) < 2:
-            return [outcome.recorded for outcome in outcomes]
-        rounds = [
-            {choice: self._clock(maker, choice, place, done) for choice in choices}
-            for done, place in enumerate([self._order[0], *self._order[:PAIRS]])
-        ][1:]
-        seconds = {choice: median(each[choice] for each in rounds) for choice in choices}
+            return [self._recorded(outcome) for outcome in outcomes]
+        rounds = []
+        for done, place in enumerate([self._order[0], *self._order[:PAIRS]]):
+            self._on_clip(told, done, PAIRS + 1)
+            rounds.append({choice: maker.sampled(choice, *place).seconds for choice in choices})
+        seconds = {choice: median(each[choice] for each in rounds[1:]) for choice in choices}
         return [_timed(outcome, seconds[outcome.choice], seconds.get(exact) if exact else None) for outcome in outcomes]
 
-    def _clock(self, maker: Maker, choice: Choice, place: tuple[int, int], done: int) -> float:
-        self._on_clip(f"timing: {choice.told}", done, PAIRS + 1)
-        return maker.sampled(choice, *place).seconds
+    def _recorded(self, outcome: Outcome) -> Timed:
+        is_exact = outcome.choice == self._exact_choice
+        return Timed(outcome.exact_seconds, outcome.exact_seconds, 1.0) if is_exact else outcome.recorded
+
+    def _make(self, maker: Maker, choice: Choice, place: tuple[int, int], told: str, done: int, count: int) -> None:
+        if (self._name_of(choice), *place) not in self._clips:
+            self._on_clip(told, done, count)
+            self._add(self._compared(maker, choice, place))
 
     def _compared(self, maker: Maker, choice: Choice, place: tuple[int, int]) -> Clip:
-        made = _try(maker, choice, place)
-        if made is None:
-            return Clip(choice.told, *place, *NOTHING_ALIKE, 0.0, 0, 0)
-        latents, _ = read_latents(self._latents(*place))
-        exact, other = maker.shown(latents), maker.shown(made.latents)
-        ssim, audio = clip_ssim(exact.frames, other.frames), sound_distance(exact.samples, other.samples)
-        return Clip(choice.told, *place, ssim, audio, made.seconds, made.forwards, made.skipped_steps)
-
-    def _hopeless(self, choice: Choice, level: Level) -> bool:
-        """Whether the mean can't reach the level even if every clip to come were the exact one."""
-        clips, count = self._of(choice), len(self._order)
-        best_ssim = (sum(clip.ssim for clip in clips) + count - len(clips)) / count
-        return best_ssim < level.ssim or sum(clip.audio_db for clip in clips) / count > level.audio_db
-
-    def _slow(self, choice: Choice, seconds: float) -> bool:
-        """Told by a few clips, and by a margin, since a machine's speed isn't steady."""
-        clips = self._of(choice)
-        return len(clips) >= TIMED and median(clip.seconds for clip in clips) > SLOWER * seconds
-
-    def _of(self, choice: Choice) -> list[Clip]:
-        """In order, without a gap."""
-        name = EXACT if choice == self._exact_choice else choice.told
-        found = (self._clips.get((name, *place)) for place in self._order)
-        return [clip for clip in found if clip is not None]
+        exact, _ = read_latents(self._latents(*place))
+        name = self._name_of(choice)
+        try:
+            made = maker.sampled(choice, *place)
+            apart = maker.apart(exact, made.latents)
+        except (NumericalError, DegenerateOutput, BackendUnavailable, OutOfMemory):
+            # A job would have failed by it.
+            return Clip(name, *place, NOTHING_ALIKE.ssim, NOTHING_ALIKE.audio_db, 0.0, 0, 0)
+        return Clip(name, *place, apart.ssim, apart.audio_db, made.seconds, made.forwards, made.skipped_steps)
 
     def _exact(self, prompt: int, seed: int) -> Clip | None:
         there = self._latents(prompt, seed).exists()
@@ -217,14 +162,6 @@ def _timed(outcome: Outcome, seconds: float, exact: float | None) -> Timed:
     return Timed(exact, seconds, exact / max(seconds, 1e-9))
 
 
-def _try(maker: Maker, choice: Choice, place: tuple[int, int]) -> Sampled | None:
-    """None for a clip that the engine refuses to make such."""
-    try:
-        return maker.sampled(choice, *place)
-    except (NumericalError, DegenerateOutput, BackendUnavailable):
-        return None
-
-
 def _read(path: Path) -> list[Clip]:
     """What whole lines there are; the last may have been cut off. CheckpointError for any other that isn't ours."""
     try:
@@ -239,7 +176,3 @@ def _read(path: Path) -> list[Clip]:
     except (TypeError, ValueError) as error:
         told = f"{path} isn't the record of a calibration ({error}); remove its folder to begin anew"
         raise CheckpointError(told) from None
-
-
-def _figure(mean: float, bound: float, worst: float) -> Figure:
-    return Figure(round(mean, DIGITS), round(bound, DIGITS), round(worst, DIGITS))
