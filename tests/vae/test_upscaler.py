@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from h3runtime.checkpoint.synthetic.layouts import UpscalerSizes, upscaler_shapes
 from h3runtime.errors import CheckpointError, InvalidRequest
+from h3runtime.packing.geometry import Size, upscaled_canvas
 from h3runtime.vae.upscaler import CHUNK, LatentUpscaler, upscale, upscaled_size
 from h3runtime.vae.upscaler_config import UpscalerConfig
 
@@ -116,6 +117,14 @@ def test_new_sizes_are_whole_multiples_of_32_pixels_near_the_scale(h: int, w: in
     assert rows % 2 == columns % 2 == 0
     assert abs(rows - h * scale) <= 1 and abs(columns - w * scale) <= 1
     assert rows >= h and columns >= w
+
+
+@given(st.integers(1, 130), st.integers(1, 130), st.floats(1.5, 2))
+def test_a_request_s_canvas_is_told_the_size_that_the_upscaler_makes(columns: int, rows: int, scale: float):
+    """Admission counts pixels, the upscaler latents: both round halves alike."""
+    told = upscaled_canvas(Size(32 * columns, 32 * rows), scale)
+    h, w = upscaled_size(2 * rows, 2 * columns, scale)
+    assert (told.width, told.height) == (16 * w, 16 * h)
 
 
 @pytest.mark.parametrize("scale", [0.5, float("nan"), -1.0])
