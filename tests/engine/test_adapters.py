@@ -1,8 +1,10 @@
 """Adapters in the engine: active for one run alone, read once, kept within a bound, and the very files admitted."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ import torch
 from h3runtime.backends.linear.adapted import is_adapted
 from h3runtime.checkpoint.synthetic.adapters import adapter
 from h3runtime.checkpoint.synthetic.tiny import TRANSFORMER
+from h3runtime.checkpoint.tensor_file import TensorFile
 from h3runtime.checkpoint.writer import write_file
 from h3runtime.core import AdapterUse, Clip, GenerateSpec
+from h3runtime.denoiser.recording import addresses
 from h3runtime.engine.adapters import AdapterShelf, list_adapters
 from h3runtime.engine.latents_file import read_latents
 from h3runtime.engine.resident import ResidentEngine
@@ -71,6 +75,54 @@ def test_a_request_without_adapters_is_the_same_before_and_after_one_with(
     assert latents_of(made(engine, replace(spec, loras=(off,)))) == plain and shelf.reads == 1
     assert latents_of(made(engine, replace(spec, loras=(use_of(shelf, "comfyui_turbo"), off)))) == first
     assert shelf.reads == 1
+
+
+def test_changing_adapters_between_requests_reloads_nothing(
+    engine: ResidentEngine, shelf: AdapterShelf, make_spec: MakeSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted: every weight stays where it lies, and each adapter's file is opened once, whatever comes between."""
+    opened: list[str] = []
+    own = TensorFile.__init__
+
+    def counted(self: TensorFile, path: Path, *rest: Any) -> None:
+        opened.append(path.name)
+        own(self, path, *rest)
+
+    monkeypatch.setattr(TensorFile, "__init__", counted)
+    network, spec = engine.models.transformers["fl2va"], make_spec(**SMALL)
+    where = addresses(network)
+    first = {name: latents_of(made(engine, spec_with(shelf, spec, name))) for name in (None, *LAYOUTS)}
+    assert sorted(opened) == sorted(f"{name}.safetensors" for name in LAYOUTS) and shelf.reads == len(LAYOUTS)
+    again = {name: latents_of(made(engine, spec_with(shelf, spec, name))) for name in (*reversed(LAYOUTS), None)}
+    assert again == first and len(set(first.values())) == len(first)
+    assert len(opened) == shelf.reads == len(LAYOUTS)
+    assert addresses(network) == where
+
+
+def spec_with(shelf: AdapterShelf, spec: GenerateSpec, name: str | None) -> GenerateSpec:
+    return spec if name is None else replace(spec, loras=(use_of(shelf, name),))
+
+
+def test_what_is_resident_is_taken_without_reading(engine: ResidentEngine, shelf: AdapterShelf) -> None:
+    network, use = engine.models.transformers["fl2va"], use_of(shelf, "comfyui_turbo")
+
+    def seconds() -> float:
+        began = time.perf_counter()
+        shelf.take([use], "fl2va", network)
+        return time.perf_counter() - began
+
+    cold = seconds()
+    assert min(seconds() for _ in range(3)) < cold / 4
+
+
+def test_what_was_saved_for_the_other_transformer_fits_it_alone(engine: ResidentEngine, tmp_path: Path) -> None:
+    made = adapter("kohya", TRANSFORMER)
+    names = {f"transformer_ref.{name.removeprefix('lora_unet_')}": tensor for name, tensor in made.tensors.items()}
+    write_file(tmp_path / "named.safetensors", names)
+    model = engine.models.transformers["fl2va"]
+    (facts,) = list_adapters(tmp_path, {"fl2va": model, "ref2va": model})
+    assert "saved for the Ref2VA transformer" in facts.fits["fl2va"].fault
+    assert facts.fits["ref2va"].fault == "" and facts.fits["ref2va"].matched == facts.fits["ref2va"].total > 0
 
 
 def test_two_at_once_are_neither_of_them(engine: ResidentEngine, shelf: AdapterShelf, make_spec: MakeSpec) -> None:
