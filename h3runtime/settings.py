@@ -273,7 +273,11 @@ class Settings(BaseSettings):
     audio_vae_path: FilePath | None = Field(None, description="Audio VAE checkpoint. Default: the embedded one.")
     tokenizer_path: FilePath | None = Field(None, description="Folder of the tokenizer. Default: the embedded one.")
     lora_dir: FilePath | None = Field(
-        None, description="Folder of adapters (LoRA, *.safetensors) that requests may name. Default: no adapters."
+        None,
+        description=(
+            "Folder of adapters (LoRA, *.safetensors) that requests may name. "
+            "Default: none but the embedded model's own."
+        ),
     )
     lora_cache_bytes: int = Field(4 * GIB, ge=0, description="Adapters kept on the device between requests, in bytes.")
     upscaler_path: Literal["embedded"] | FilePath | None = Field(

@@ -19,6 +19,8 @@ NAME = "demo"
 WIDTH, HEIGHT, FRAMES, STEPS = 192, 192, 39, 12
 """A size of the training, small enough for two cores of a laptop and long enough to have a join of two decoded chunks
 in it."""
+TURBO = {"steps": 4, "sampler": "euler", "scheduler": "simple"}
+"""What the embedded model's own adapter was trained for, and is refused without."""
 MADE_BY = (
     "made by h3-nano, the small trained model inside this package, which knows a little world of shapes that move and "
     "sound; --model-path names H3's own weights"
@@ -42,6 +44,7 @@ def add_parser(commands: Any) -> None:
     parser.add_argument("--no-sheet", action="store_true", help="The clip alone, without its contact sheet.")
     parser.add_argument("--prompt", default=PROMPT, help="What happens in the clip.")
     parser.add_argument("--seed", default="440407", help="0..2^64-1; -1 draws one. Default: 440407.")
+    flags.add_lora_flag(parser)
     flags.add_refine_flags(parser)
     add_encoder_flags(parser)
     add_run_flags(parser)
@@ -56,6 +59,8 @@ def run(arguments: argparse.Namespace) -> int:
     output = arguments.output or Path(f"{NAME}.{arguments.container or 'mp4'}")
     fixed |= {"output": output, "overwrite": arguments.overwrite or output.stem == NAME}
     fixed["sheet"] = not arguments.no_sheet
+    if any(lora.name == flags.OWN_TURBO for lora in arguments.loras or ()):
+        fixed |= TURBO
     settings = resolve(vars(arguments), arguments.config)
     generate.make(argparse.Namespace(**(flags.blank() | vars(arguments) | fixed)), settings)
     if settings.model_path is None and not arguments.quiet:

@@ -25,6 +25,7 @@ from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear, vae_linear_choice
 from h3runtime.backends.linear.switching import LoadedLinears, told_layers, use
 from h3runtime.backends.vit.select import steps_choice
+from h3runtime.checkpoint.embedded.adapters import own_adapters
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.prompt_cache import PromptCache
 from h3runtime.conditioning.tokenizer import PromptTokenizer
@@ -168,7 +169,8 @@ class ResidentEngine:
         self.media_cache = MediaCache(self.settings.prompt_cache_bytes)
         if self._previews:
             self._colours = ColourMap.of(self.models.vaes.video)
-        self.adapters.list(self.models.transformers, lambda _: on_progress(Progress("loading")))
+        own = own_adapters(self.paths.transformers.values())
+        self.adapters.list(self.models.transformers, lambda _: on_progress(Progress("loading")), own)
         self.estimator = Estimator(
             self.models,
             tokenizer,

@@ -6,6 +6,7 @@
             deriving     master -> tensors of one file
                 sets         whole sets in the cache: only what isn't there, every byte known beforehand
                 export       a set in a folder of one's own
+    adapters             those that were distilled from the masters, beside them in the package
 
 `python -m h3runtime.checkpoint.embedded` writes the list, `derived.json`, after the masters or the code changed, with
 `--from RUN` after it has taken the masters from a training's folder. It reads the masters' folder by path and knows

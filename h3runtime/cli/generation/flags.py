@@ -32,10 +32,14 @@ FIELDS = {
     "seed": (str, "0..2^64-1; -1, the default, draws one."),
     "quality": (str, "exact, or high, medium or low with evidence: chooses attention, linear and reuse."),
     "cache_mode": (str, "Make some steps from earlier ones: easycache, h3_cache or first_block. Default: none."),
-    "cache_threshold": (float, "Change below which a step is reused, 0..3; 0 reuses none. Default: the mode's."),
+    "cache_threshold": (
+        float,
+        "Change of the model's answer below which a step is reused, 0..3; 0 reuses none. Default: the mode's.",
+    ),
     "cache_start_percent": (float, "Share of the run, 0..1, before which every step is computed. Default: 0.15."),
     "cache_end_percent": (float, "Share of the run from which on every step is computed. Default: 0.95."),
     "cache_subsample_factor": (int, "Each how many-th latent or row is compared. Default: 8."),
+    "cache_forecast": (str, "What a reused step is made of: taylor, hold or delta. Default: taylor."),
 }
 """Request field -> type of its flag, help. Defaults are the request's."""
 MEDIA = {
@@ -52,6 +56,8 @@ REFINE = {
     "refine_denoise": (float, "VALUE", "How much of the picture the second pass makes anew, 0.001..1. Default: 0.15."),
 }
 """Flag of `refine` (its scale, else the part after the underscore) -> type, what it takes, help."""
+OWN_TURBO = "h3_nano_turbo_4step"
+"""The embedded model's own adapter (`nano.training.turbo.schedule.NAME`, which would take torch along)."""
 SWITCHES = ("save_latents", "diagnostics", "overwrite")
 
 
@@ -95,17 +101,22 @@ def add_request_flags(parser: argparse.ArgumentParser) -> None:
         help="A picture, clip or voice to take after: <Picture 1>, <Video 1>, <Audio 1> of the prompt, each kind "
         "numbered in the order given. May be given again.",
     )
+    add_lora_flag(parser)
+    add_refine_flags(parser)
+    parser.add_argument("--save-latents", action="store_true", help="Also write OUT.mp4.latents.safetensors.")
+    parser.add_argument("--diagnostics", action="store_true", help="Step times, hashes and inputs in the JSON.")
+
+
+def add_lora_flag(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lora",
         dest="loras",
         type=_lora,
         action="append",
         metavar="NAME[:STRENGTH]",
-        help="An adapter by its name, which is its file's in H3_LORA_DIR without .safetensors. May be given again.",
+        help="An adapter by its name, which is its file's in H3_LORA_DIR without .safetensors; the embedded model has "
+        f"one of its own, {OWN_TURBO}, for four forwards. May be given again.",
     )
-    add_refine_flags(parser)
-    parser.add_argument("--save-latents", action="store_true", help="Also write OUT.mp4.latents.safetensors.")
-    parser.add_argument("--diagnostics", action="store_true", help="Step times, hashes and inputs in the JSON.")
 
 
 def add_refine_flags(parser: argparse.ArgumentParser) -> None:
