@@ -13,8 +13,8 @@ switched off can't be had of it, and are reasons why this backend isn't availabl
     sink_q [0, n)       queries that read everything
 
 What it isn't made for goes to `H3_SOL_FALLBACK`, counted with its reason, or is an error with `H3_SOL_STRICT`: a call
-without a layout, below `H3_SOL_MIN_TOKENS` rows, of another head size or dtype. Measured on one H200: 17.3 ms at
-S = 37,810 with tau 1.3. Experimental until its quality table says otherwise.
+without a layout, whose last rows are no pictures, below `H3_SOL_MIN_TOKENS` rows, of another head size or dtype.
+Measured on one H200: 17.3 ms at S = 37,810 with tau 1.3. Experimental until its quality table says otherwise.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from h3runtime.backends.attention.base import AttentionBackend, Candidate, Kerne
 from h3runtime.backends.attention.counting import Fallback, Tally
 from h3runtime.backends.attention.facts import DeviceFacts
 from h3runtime.backends.attention.options import SolOptions
-from h3runtime.core import PackedLayout
+from h3runtime.core import PackedLayout, SegmentKind
 from h3runtime.errors import BackendUnavailable, Offence
 
 BLOCK: Final = 64
@@ -122,6 +122,8 @@ class SolAttention(Kernel):
         rows = q.shape[1]
         if layout is None:
             return "no layout"
+        if layout.segments[-1].kind is not SegmentKind.VIDEO:
+            return f"its last rows are {layout.segments[-1].kind.value}"
         if rows < self._options.min_tokens:
             return f"{rows} rows are below H3_SOL_MIN_TOKENS={self._options.min_tokens}"
         if rows > MOST_ROWS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,15 @@ def test_what_it_isn_t_made_for_is_handed_on_and_counted(
     with pytest.raises(BackendUnavailable, match="H3_SOL_STRICT") as caught:
         strict.attend(*rows, layout=layout if with_layout else None, step=0)
     assert why in caught.value.offences[0].message
+
+
+def test_rows_that_end_in_no_pictures_are_handed_on_too(function: Recorded) -> None:
+    layout, tally = tiny_layout(), Tally()
+    rows = qkv(layout.rows, 2, 128)
+    cut = replace(layout, segments=layout.segments[:-1])
+    out = sol(SolOptions(min_tokens=1), tally).attend(*rows, layout=cut, step=5)
+    assert torch.equal(out, SdpaAttention().call(*rows)) and not function.seen
+    assert {fallback.why for fallback in tally.fallbacks} == {"its last rows are audio"}
 
 
 @pytest.mark.parametrize(
