@@ -9,11 +9,12 @@ itself: `table_rows` reads them.
     attention, gemm, elementwise, vae     the scripts of those names
     block, block_fp8                      `h3runtime profile block --made-up`, blocks 0, 24, 49; with FP8 products
     step                                  `step.py`: lanes, floors, loops; with a peer also compiled
-    medium                                its lane of sparse attention, a whole loop of 12 steps
+    medium                                `step.py`: whole samplings of 12 steps, sparse attention, reuse, and both
     request                               `request.py` with FLAGS, only where it is asked for
 
-On an H200 about twelve minutes with the peer, half of it with `--quick`: one round, and no compiled peer. `--only` may
-take it in several runs: what OUT has of other parts stays in the table. `--sizes small` is a look without a GPU.
+On an H200 about sixteen minutes with the peer, eight with `--quick`: one round, one sampling of medium and of the peer,
+and no compiled peer. `--only` may take it in several runs: what OUT has of other parts stays in the table. `--sizes
+small` is a look without a GPU.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from h3runtime.cli.report import say
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 RUNS: Final = "runs.json"
+SAMPLINGS: Final = ("medium", *PEERS, "medium", "medium", "reuse", "sparse")
 GRACE: Final = 10.0
 """Seconds between asking a process to end and ending it."""
 
@@ -100,7 +102,7 @@ def parts_of(asked: Asked) -> list[Part]:
     found = [
         *kernels,
         Part("step", (*_step(asked), *device), 360),
-        Part("medium", (*_medium(asked), *device), 180),
+        Part("medium", (*_medium(asked), *device), 360),
         vae,
     ]
     if asked.request is not None:
@@ -155,8 +157,11 @@ def _step(asked: Asked) -> tuple[str, ...]:
 
 def _medium(asked: Asked) -> tuple[str, ...]:
     peer = ("--peer", asked.peer) if asked.peer else ()
-    steps = ("--steps", "2" if asked.small else "12")
-    return (*_script("step"), "--lanes", "medium", *peer, "--rounds", "1", *steps, *_step_sizes(asked, 120))
+    order = SAMPLINGS[:2] if asked.quick else SAMPLINGS
+    samplings = ",".join(name for name in order if name not in PEERS or asked.peer)
+    lanes = ("--lanes", "high,reuse,sparse,medium", "--samplings", samplings)
+    forwards = ("--rounds", "1", "--steps", "0", "--no-floor", *(("--sampling-steps", "4") if asked.small else ()))
+    return (*_script("step"), *lanes, *peer, *forwards, *_step_sizes(asked, 340))
 
 
 def _step_sizes(asked: Asked, seconds: int) -> tuple[str, ...]:

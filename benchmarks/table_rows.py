@@ -136,6 +136,25 @@ def _step(report: Report) -> Iterator[Row]:
         yield Row(f"forward, {row['lane']}, {row['workload']}", f"{row['ms']:.1f}", remark=remark)
 
 
+def _medium(report: Report) -> Iterator[Row]:
+    """Whole samplings, where the ratio is of the peer's own whole one, or else of as many of its forwards."""
+    yield from _step(report)
+    for name, row in report["samplings"].items():
+        ratios = sorted(row["ratios"].items(), key=lambda one: not one[0].endswith("whole"))
+        ratio, of = ("", "")
+        if ratios:
+            of, found = ratios[0]
+            ratio = f"{found['median']:.3f}x ({found['least']:.3f}..{found['most']:.3f})"
+        skipped = "; ".join(dict.fromkeys(", ".join(map(str, one)) for one in row["skipped"] if one))
+        told = [
+            f"{'/'.join(dict.fromkeys(map(str, row['forwards'])))} forwards",
+            *report["approximations"].get(name, ()),
+        ]
+        told += [f"steps {skipped} reused"] * bool(skipped) + [f"to {of}"] * bool(of)
+        what = f"sampling of {row['steps']} steps, {name}"
+        yield Row(what, *_timed(row, 0), ratio, remark="; ".join(told))
+
+
 def _of_lane(row: Mapping[str, Any]) -> Iterator[str]:
     if row["attention"] is not None:
         yield ", ".join(row[key] for key in ("attention", "linear", "producers"))
@@ -195,7 +214,7 @@ READERS: Final[Mapping[str, Reader]] = MappingProxyType(
         "block": (_block, _unavailable),
         "block_fp8": (_block, _unavailable),
         "step": (_step, _step_notes),
-        "medium": (_step, _step_notes),
+        "medium": (_medium, _step_notes),
         "vae": (_vae, _unavailable),
         "request": (_request, _unavailable),
     }

@@ -113,6 +113,7 @@ def test_every_script_takes_its_flags_and_its_report_makes_rows(tmp_path: Path) 
     assert all(line.count("|") == rows[0].count("|") for line in rows)
     assert sum(line.startswith("| block |") for line in rows) == 27
     assert any("| forward, exact |" in line and "above its floor" in line for line in rows)
+    assert any("| sampling of 4 steps, medium |" in line and "forwards; products: fp8" in line for line in rows)
     assert "attention: fa4: needs a CUDA device" in text
 
 
@@ -121,10 +122,13 @@ def test_the_flags_of_the_published_sizes_are_legal() -> None:
         flags = one.command[2:]
         if one.name == "medium":
             asked = step._asked(step._parser().parse_args(flags))
-            assert [lane.name for lane in asked.lanes] == ["medium"] and asked.steps == 12 and asked.peer == "diffusers"
+            assert [lane.name for lane in asked.lanes] == ["high", "reuse", "sparse", "medium"]
+            assert asked.samplings.count("medium") == 3 and asked.samplings[1] == asked.peer == "diffusers"
+            assert asked.sampling_steps is None and asked.seconds is not None and asked.seconds < one.seconds
         elif one.name == "step":
             asked = step._asked(step._parser().parse_args(flags))
-            assert asked.compiled and asked.peer == "diffusers" and asked.rounds == 3 and asked.seconds < one.seconds
+            assert asked.compiled and asked.peer == "diffusers" and asked.rounds == 3
+            assert asked.seconds is not None and asked.seconds < one.seconds
         elif one.name == "request":
             assert flags == ("--runs", "2")
         elif not one.name.startswith("block"):
