@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 from benchmarks import request
 from benchmarks.request import PROMPT, Asked, Made, main, table
-from benchmarks.request_peer import GIB, Taken, most, require_room
+from benchmarks.request_peer import GIB, Taken, _parser, most, require_room
 
 SIZES = Asked(width=64, height=64, frames=22, steps=2, runs=0)
 TINY = (
@@ -37,8 +38,10 @@ def test_cold_first_and_warm_are_told_apart(tmp_path: Path, capsys: pytest.Captu
         for clip in made:
             assert clip["bytes"] > 0 and "sampling" in clip["stages"]
             assert clip["total"] == pytest.approx(clip["rest"] + sum(clip["stages"].values()))
-    printed = capsys.readouterr().out
-    assert "| warm | 2 |" in printed and "cold start: " in printed
+    printed = capsys.readouterr()
+    assert "| warm | 2 |" in printed.out and "cold start: " in printed.out
+    # Before the server, and after each of four clips: who is ended in between leaves what there is.
+    assert printed.err.count(f"{out}: written") == 5
 
 
 def test_a_setting_without_a_value_is_told() -> None:
@@ -61,6 +64,23 @@ def test_a_ratio_is_of_the_fresh_clips_and_the_peers() -> None:
     printed = table({"clips": clips, "cold_seconds": 9.0, "peer": peer})
     assert "ratio of a fresh clip: 2.00x (1.67..2.50)" in printed and "| warm |" not in printed
     assert "| diffusers | 1 | 5.000 | 5.000..5.000 | 1.000 | 1.000 | 0.000 |" in printed
+
+
+def test_the_peer_s_uncounted_clip_may_be_smaller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands: list[list[str]] = []
+
+    def ended(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        commands.append(command)
+        (tmp_path / "peer.json").write_text("{}")
+        return subprocess.CompletedProcess(command, 0)
+
+    monkeypatch.setattr(request.subprocess, "run", ended)
+    for warm in (None, "320x192"):
+        assert request.peer_clips(SIZES, 1, tmp_path, tiny=True, warm_size=warm) == {}
+    sizes = [_parser().parse_args(command[2:]).warm_size for command in commands]
+    assert sizes == [None, (320, 192)]
+    with pytest.raises(SystemExit):
+        _parser().parse_args([*commands[0][2:], "--warm-size", "320"])
 
 
 def test_a_peer_that_fails_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
