@@ -74,7 +74,7 @@ def test_the_peer_s_uncounted_clip_may_be_smaller(tmp_path: Path, monkeypatch: p
         (tmp_path / "peer.json").write_text("{}")
         return subprocess.CompletedProcess(command, 0)
 
-    monkeypatch.setattr(request.subprocess, "run", ended)
+    monkeypatch.setattr(subprocess, "run", ended)
     for warm in (None, "320x192"):
         assert request.peer_clips(SIZES, 1, tmp_path, tiny=True, warm_size=warm) == {}
     sizes = [_parser().parse_args(command[2:]).warm_size for command in commands]
