@@ -5,7 +5,7 @@
     prove     in that order, until one keeps the promise by all clips. What is slower than that stays unproven, and so
               does what is slower than exact clips
     reuse     on the base that was proven, and on the fastest that looks as close as `high` has to be: for each mode
-              the widest threshold that a few clips are likely to keep the promise with, by halving (`ladder`)
+              the widest threshold at which the mean of a few clips keeps the level, by halving (`ladder`)
     prove     those in order of their seconds, as long as they are faster than the base; one that fails makes way for
               the next narrower threshold of its mode
     clock     what passed, in turn with exact clips: the fastest then is the answer. Among them are the exact clips' own
