@@ -27,7 +27,7 @@ def keep_kernel(scores, kept, tiles, blocks, count, first, last, length, WIDTH: 
     at = tl.program_id(1).to(tl.int64) * blocks + tl.program_id(0)
     tile = tl.arange(0, WIDTH)
     score = tl.load(scores + at * tiles + tile, mask=tile < tiles, other=float("-inf"))
-    bits = score.to(tl.int32, bitcast=True)
+    bits = tl.where(score == 0.0, 0.0, score).to(tl.int32, bitcast=True)
     # Positive floats order as their bits; negative ones the other way round, below all of them.
     rank = tl.where(tile < tiles, bits ^ ((bits >> 31) & 0x7FFFFFFF), LOWEST)
     least = tl.where(tl.sum((rank >= 0).to(tl.int32), 0) >= count, 0, LOWEST)

@@ -60,6 +60,7 @@ def main() -> None:
     for case in CASES:
         qkv = attending.made(case.batch, case.rows, case.heads, device)
         sparse8.check_attention(qkv, case, sparse8.PLAIN, emulation=1e-3)
+    sparse8.check_ties(device)
     sparse8.check_degenerate(device)
     print("sparse8: right in the interpreter")
     for grid, heads, head_dim in GRIDS:

@@ -70,6 +70,19 @@ def check_lists(got: Quantized, case: Case) -> Lists:
     return lists
 
 
+def check_ties(device: torch.device) -> None:
+    """Equal scores, both zeros, negative and infinite ones: what plain PyTorch chooses, for every count."""
+    scores = torch.tensor([3.0, -1.0, 0.0, 3.0, -0.0, 1e-40, -torch.inf, 3.0, -1.0, 3e38, 0.0, -2.5])
+    q = torch.zeros(2, 6, 128, device=device)
+    q[0, :, 0], q[1, :, 0] = 1, -1
+    k = torch.zeros(2, 12, 128, device=device)
+    k[0, :, 0] = k[1, :, 0] = scores.to(device)
+    for count in range(1, 13):
+        kept = sparse8.keep(q, k, count, 12 * 64 + 5).kept.long()
+        assert torch.equal(kept[:, :, :count], sparse8_emulation.chosen(q, k, count)), count
+        assert bool((kept[:, :, count:] == 12).all())
+
+
 def check_attention(qkv: Qkv, case: Case, launch: Launch, *, emulation: float, exact: float = 0.055) -> float:
     """Relative L2 to the emulation over the same lists and to fp32 attention over them, each within its bound, once the
     mean of v is taken off (see `attention8_checks`). Every row is written. Returns the error of the whole."""

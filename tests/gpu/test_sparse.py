@@ -129,6 +129,10 @@ def test_8_bits_in_plain_triton(hopper: torch.device, checks8: Any, attending: A
     checks8.check_attention(attending.made(*case[:3], hopper), given, checks8.PLAIN, emulation=0.01)
 
 
+def test_equal_scores_keep_the_first(hopper: torch.device, checks8: Any) -> None:
+    checks8.check_ties(hopper)
+
+
 def test_8_bits_of_what_is_all_alike(hopper: torch.device, checks8: Any) -> None:
     checks8.check_degenerate(hopper)
 
