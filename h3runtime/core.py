@@ -207,8 +207,8 @@ class SamplerSettings:
 
 
 CacheMode = Literal["easycache", "h3_cache", "first_block"]
-Forecast = Literal["hold", "taylor"]
-REUSE_THRESHOLDS: Mapping[CacheMode, float] = {"easycache": 0.2, "h3_cache": 0.05, "first_block": 0.3}
+Forecast = Literal["hold", "delta", "taylor"]
+REUSE_THRESHOLDS: Mapping[CacheMode, float] = {"easycache": 0.2, "h3_cache": 0.1, "first_block": 0.3}
 """Where a request names a mode and no threshold: with each, h3-nano's clips of 12 and of 20 steps keep a mean SSIM of
 0.977 or more to the exact ones (9 prompts, 128x128x22). Another checkpoint has others: `h3runtime calibrate` finds
 them."""
@@ -223,12 +223,13 @@ REUSE_WINDOW, REUSE_SUBSAMPLE = (0.15, 0.95), 8
 class StepReuse:
     """Which steps of a run are made from earlier ones instead of being computed (service-contract, `cache_mode`).
 
-    mode: what must stay below `threshold`, for picture and sound each: the relative change of the latents that the
-    network reads, summed since the last computed step (`easycache`) or of this step alone (`h3_cache`), or that of the
-    first block's residual since the last computed step (`first_block`).
+    mode: what must stay below `threshold`, for picture and sound each: the relative change of the velocities that the
+    latents' change foretells, summed since the last computed step (`easycache`) or of this step alone (`h3_cache`), or
+    that of the first block's residual since the last computed step (`first_block`).
     start, end: shares of the run between which steps may be reused, 0 where it begins and 1 where it is clean: S_s(1 -
     share) is the sigma (dit-contract §9). subsample: each how many-th latent of a row and line, or packed row, is
-    compared. forecast: a reused velocity is the last computed one, or the straight line through the last two.
+    compared. forecast: what a reused step is made of, unless it is `first_block`'s: the straight line through the last
+    two computed velocities, the last one held, or the last denoised delta as it was.
     """
 
     mode: CacheMode

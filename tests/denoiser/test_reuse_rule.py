@@ -81,6 +81,15 @@ def test_a_held_velocity_is_the_last_one() -> None:
     assert torch.equal(held.at(0.5), torch.full((2,), 2.0))
 
 
+@given(st.floats(0.1, 0.9), st.floats(0.1, 0.9))
+def test_a_delta_is_the_last_denoised_delta_as_it_was(before, sigma) -> None:
+    """D - x = -sigma v of the step that is reused is that of the one that was computed."""
+    delta = Extrapolation("delta")
+    delta.note(0.95, torch.full((2,), 5.0))
+    delta.note(before, torch.full((2,), 2.0))
+    assert (-sigma * delta.at(sigma)).tolist() == pytest.approx([-before * 2.0] * 2, rel=1e-5)
+
+
 @given(st.floats(-3, 3), st.floats(-3, 3), st.floats(0.05, 0.9))
 def test_a_line_is_followed_where_two_velocities_say_which(slope, level, sigma) -> None:
     line = Extrapolation("taylor")
@@ -106,8 +115,19 @@ def test_no_steps_are_foretold_to_be_spared_by_nothing(mode) -> None:
     assert likely_skips(SamplerSettings(20), None) == likely_skips(SamplerSettings(20), StepReuse(mode, 0.0)) == 0
 
 
+@pytest.mark.parametrize(
+    ("steps", "measured"),
+    [(12, {0.1: 3.8, 0.15: 4.9, 0.2: 5.2, 0.3: 5.9}), (20, {0.1: 8.0, 0.15: 9.6, 0.2: 9.8, 0.3: 10.6})],
+)
+def test_what_is_foretold_is_near_the_mean_of_the_trained_models_runs(steps, measured) -> None:
+    """128x128x22, 9 prompts of 12 steps, 5 of 20 (benchmarks/LOG.md)."""
+    for threshold, spared in measured.items():
+        told = likely_skips(SamplerSettings(steps), StepReuse("easycache", threshold))
+        assert told == pytest.approx(spared, abs=1.0)
+
+
 @given(st.integers(1, 60), st.floats(0, 3), st.floats(0, 3), st.sampled_from(("easycache", "h3_cache")))
 def test_a_wider_threshold_spares_no_fewer_of_single_steps_and_never_the_first(steps, one, other, mode) -> None:
     few, many = (likely_skips(SamplerSettings(steps), StepReuse(mode, t, 0.0, 1.0)) for t in sorted((one, other)))
-    assert 0 <= many < len(sigmas(SamplerSettings(steps))) - 1 or many == 0
+    assert 0 <= many <= max(0, len(sigmas(SamplerSettings(steps))) - 1 - 2), "two steps are computed at least"
     assert mode == "easycache" or few <= many

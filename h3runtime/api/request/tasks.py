@@ -106,9 +106,9 @@ class GenerateBody(Strict):
     cache_mode: Literal["none", "easycache", "h3_cache", "first_block"] | None = Field(
         None,
         description="Makes some steps from earlier ones instead of computing them, while this stays below "
-        "cache_threshold, for picture and sound each: the relative change of the latents since the last computed step, "
-        "summed step by step (easycache), that of the step itself (h3_cache), or that of what the first block adds "
-        "since the last computed step (first_block). Default: none.",
+        "cache_threshold, for picture and sound each: the relative change of the model's answer that the latents' own "
+        "change foretells, summed since the last computed step (easycache) or of the step itself (h3_cache), or the "
+        "change of what the first block adds since the last computed step (first_block). Default: none.",
     )
     cache_threshold: float | None = Field(
         None,
@@ -136,6 +136,12 @@ class GenerateBody(Strict):
         le=SUBSAMPLE_FACTORS[1],
         description="Of a cache mode: each how many-th latent of a row and line, or packed row, is compared. "
         f"Default: {REUSE_SUBSAMPLE}.",
+    )
+    cache_forecast: Literal["taylor", "hold", "delta"] | None = Field(
+        None,
+        description="Of easycache and h3_cache, what a reused step is made of: the line through the last two computed "
+        "velocities (taylor), the last one (hold), or what the last one added, D - x, as it was (delta). "
+        "Default: taylor.",
     )
     loras: Annotated[tuple[LoraBody, ...], Field(strict=False, max_length=MAX_LORAS)] = Field(
         (), description="Adapters, by names that `/ready` lists."

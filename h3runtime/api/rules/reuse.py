@@ -11,7 +11,13 @@ from h3runtime.api.request import GenerateBody
 from h3runtime.api.rules.verdict import Verdict
 from h3runtime.core import REUSE_THRESHOLDS, StepReuse
 
-CACHE_FIELDS = ("cache_threshold", "cache_start_percent", "cache_end_percent", "cache_subsample_factor")
+CACHE_FIELDS = (
+    "cache_threshold",
+    "cache_start_percent",
+    "cache_end_percent",
+    "cache_subsample_factor",
+    "cache_forecast",
+)
 
 
 def judge_reuse(body: GenerateBody, verdict: Verdict) -> None:
@@ -25,6 +31,8 @@ def judge_reuse(body: GenerateBody, verdict: Verdict) -> None:
     if body.quality is not None:
         legal = "'none'" if body.quality == "exact" else "leave it out"
         verdict.refuse("cache_mode", f"{body.cache_mode!r} contradicts quality {body.quality!r}", legal)
+    if body.cache_mode == "first_block" and body.cache_forecast is not None:
+        verdict.refuse("cache_forecast", "first_block forecasts nothing", "leave it out")
     _judge_window(body, verdict)
 
 
@@ -53,5 +61,6 @@ def reuse_of(body: GenerateBody) -> StepReuse | None:
         "start": body.cache_start_percent,
         "end": body.cache_end_percent,
         "subsample": body.cache_subsample_factor,
+        "forecast": body.cache_forecast,
     }
     return StepReuse(mode, threshold, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]

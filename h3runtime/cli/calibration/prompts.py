@@ -38,6 +38,7 @@ SET_HERE = frozenset(
         "cache_start_percent",
         "cache_end_percent",
         "cache_subsample_factor",
+        "cache_forecast",
         "n",
         "loras",
         "refine",

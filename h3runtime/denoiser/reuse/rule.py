@@ -6,8 +6,8 @@
     first_block   likewise, and its change is one since the last computed step
 
 A change is a pair, picture and sound, and both must be below the threshold: what a picture can spare is no measure of
-what a sound can. Below means below, so that a threshold of 0 reuses nothing; a change that isn't a number is below
-nothing. Fed by the networks of this package and by `outlook`.
+what a sound can. What has changed by how much is `change`'s part. Below means below, so that a threshold of 0 reuses
+nothing; a change that isn't a number is below nothing. Fed by the networks of this package and by `outlook`.
 """
 
 from __future__ import annotations
