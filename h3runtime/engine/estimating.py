@@ -113,9 +113,8 @@ class Estimator:
         adapters = 0 if shelf is None else shelf.bytes_with(spec.loras, spec.task.runs_on)
         workspace = self._workspace(spec)
         held = self._held + (0 if self._recordings is None else self._recordings.bytes)
-        sizes = sizes_of(
-            self._models, spec.task, held, self._weights, adapters, spec.linear, workspace, adapted=bool(spec.loras)
-        )
+        rank = None if shelf is None else shelf.rank_of(spec.loras)
+        sizes = sizes_of(self._models, spec.task, held, self._weights, adapters, spec.linear, workspace, rank)
         return sizes if self.upscaler is None else replace(sizes, upscaler=self.upscaler.bytes_with(spec.refine))
 
     @property

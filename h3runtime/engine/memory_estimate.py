@@ -90,18 +90,18 @@ def sizes_of(
     adapters: int = 0,
     linear: str | None = None,
     attention: Workspace = nothing,
-    adapted: bool = False,
+    branch_rank: int | None = None,
 ) -> ModelSizes:
     """Of what is loaded; the transformer that `task` runs on. held: bytes of the engine before any request, adapters
     left out. weights: bytes of all that was loaded, as it is resident. adapters: bytes of those that are resident
-    while the request runs. linear: the backend that it names. attention: what its backends take. adapted: it has
-    adapters of its own."""
+    while the request runs. linear: the backend that it names. attention: what its backends take. branch_rank:
+    the widest of its own adapters', None without any."""
     transformer, video, audio = models.transformer_of(task), models.vaes.video, models.vaes.audio.config
     return ModelSizes(
         weights=weights,
         process=max(0, held - weights),
         transformer=transformer.config,
-        computing=_computing(transformer, linear, attention, adapted=adapted),
+        computing=_computing(transformer, linear, attention, branch_rank),
         text_encoder=models.text_encoder.config,
         text_widened=not _stored_in(models.text_encoder, TEXT_LINEAR, torch.float32),
         text_decoded=not isinstance(models.text_encoder.get_submodule(TEXT_LINEAR).resident, PlainWeight),
@@ -116,7 +116,7 @@ def sizes_of(
     )
 
 
-def _computing(transformer: Dit, linear: str | None, attention: Workspace, *, adapted: bool) -> Computing:
+def _computing(transformer: Dit, linear: str | None, attention: Workspace, branch_rank: int | None) -> Computing:
     """Adapted linears read no codes."""
     full = transformer.config.curve_grid is None
     return Computing(
@@ -126,7 +126,8 @@ def _computing(transformer: Dit, linear: str | None, attention: Workspace, *, ad
         mlp_chunks=transformer.mlp_chunks,
         linear=linear_calls(transformer, transformer.dtype, linear),
         attention=attention,
-        coded=frozenset() if adapted else coded_linears(transformer, linear),
+        coded=coded_linears(transformer, linear) if branch_rank is None else frozenset(),
+        branch_rank=branch_rank or 0,
     )
 
 

@@ -44,6 +44,8 @@ BLOCKED, NARROW = 16, 8
 where its widest stage has 28,800."""
 LATENT_COPIES = 4
 """fp32 vectors of both latents: x, the noise, the estimate and the one before it."""
+MASK_COPIES = 4
+"""Likewise of a run with masks: the mask, how it blends, the content to keep, and that as it was given."""
 WAITING_CHUNKS = 3
 """Chunks of 17 frames on the host: one to be written, one copied, one waiting."""
 HEAP_SHARE, HEAP_BYTES = 2.2, 100 * 2**20
@@ -125,7 +127,7 @@ class Steps:
     """What a run of the network has: packed rows, those of text, values of both target latents, forwards, distinct
     timesteps of one. ahead: the modulation of all forwards is made ahead of them, as far as a window holds it. spared:
     of the forwards, those that reuse is likely to spare. kept_values: numbers that it keeps of velocities; kept_rows:
-    rows that it keeps of what the blocks make; both in the compute dtype."""
+    rows that it keeps of what the blocks make; both in the compute dtype; compared_rows: rows that it keeps in fp32."""
 
     rows: int
     text_rows: int
@@ -136,6 +138,7 @@ class Steps:
     spared: int = 0
     kept_values: int = 0
     kept_rows: int = 0
+    compared_rows: int = 0
 
     @property
     def computed(self) -> int:
@@ -157,7 +160,7 @@ class Computing:
     use. on_host: on the CPU, which norms in fp32. mlp_chunks: of a block's MLP. linear: what a call of a block's linear
     (`attn.qkv_proj`, ...) takes for so many rows; nothing, where weights are there as they are multiplied. attention:
     likewise a call of its backend, for rows, heads and their size. coded: linears that are handed codes in FP8 with a
-    scale a row, which then round nothing themselves."""
+    scale a row, which then round nothing themselves. branch_rank: of the widest adapter's, beside a linear."""
 
     dtype: torch.dtype
     adaln_decoded: bool
@@ -166,6 +169,7 @@ class Computing:
     linear: LinearCalls = lambda *_: CallBytes()
     attention: Workspace = nothing
     coded: frozenset[str] = frozenset()
+    branch_rank: int = 0
 
     def input_bytes(self, linear: str, width: int) -> int:
         """Of a row of what `linear` reads."""
@@ -186,12 +190,13 @@ def _run_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
     reuse keeps."""
     size = how.dtype.itemsize
     rotary = 2 * AXES * config.rope_freqs * size * steps.rows
-    latents = steps.values * (LATENT_COPIES * FP32 + 2 * size)
+    copies = LATENT_COPIES if steps.ahead else LATENT_COPIES + MASK_COPIES
+    latents = steps.values * (copies * FP32 + 2 * size)
     text = steps.text_rows * (config.text_dim * FP32 + config.hidden * size)
     tables = steps.clocks * row_bytes(config.layers, config.hidden, how.dtype)
     # Tables that no window holds are made block by block.
     held = min(steps.forwards if steps.ahead else 1, WINDOW_BYTES // tables)
-    kept = size * (steps.kept_values + steps.kept_rows * config.hidden)
+    kept = size * (steps.kept_values + steps.kept_rows * config.hidden) + FP32 * steps.compared_rows * config.hidden
     return rotary + latents + text + held * tables + kept
 
 
@@ -226,9 +231,10 @@ def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
 
 
 def _product(how: Computing, linear: str, rows: int, out_width: int, held: int) -> int:
-    """A linear over all rows beside `held` bytes: what it takes itself, and its result."""
-    call = how.call(linear, rows)
-    return held + call.held + max(call.before, rows * how.dtype.itemsize * out_width)
+    """A linear over all rows beside `held` bytes: what it takes itself, and its result, to which an adapter's branch
+    adds from x A^T."""
+    call, size = how.call(linear, rows), how.dtype.itemsize
+    return held + max(call.held + call.before, rows * size * out_width + max(call.held, rows * size * how.branch_rank))
 
 
 def _adaln_bytes(config: DitConfig, how: Computing) -> int:

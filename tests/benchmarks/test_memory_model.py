@@ -2,7 +2,23 @@
 
 from __future__ import annotations
 
-from benchmarks.memory_model import LAYOUTS, SIZES, Case, _parser, grid, table, whole
+from pathlib import Path
+
+from benchmarks.memory_model import (
+    LAYOUTS,
+    SIZES,
+    SPARSE,
+    Case,
+    _parser,
+    features,
+    grid,
+    table,
+    whole,
+    write_adapter,
+)
+from h3runtime.checkpoint.synthetic.synthesis import TINY
+from h3runtime.core import REUSE_THRESHOLDS
+from h3runtime.engine.adapters import list_adapters
 
 
 def test_a_grid_has_every_size_with_every_attention_and_every_linear_beside() -> None:
@@ -13,7 +29,7 @@ def test_a_grid_has_every_size_with_every_attention_and_every_linear_beside() ->
 
 def test_whole_requests_are_few_unless_asked_for() -> None:
     few, all_of_them = (_parser().parse_args(flags) for flags in ([], ["--whole"]))
-    assert [case.brief for case in whole(few, first=True)] == [True, True]
+    assert [case.brief for case in whole(few, first=True)] == [True] * 3
     assert whole(few, first=False) == () and len(whole(all_of_them, first=True)) > len(whole(all_of_them, first=False))
 
 
@@ -25,3 +41,26 @@ def test_a_table_tells_figures_and_what_failed() -> None:
     )
     assert "| bf16 | 64x64x5, 1 steps | 59 | 3.00 | 1.00 | 1.500 |" in told
     assert told.endswith("| bf16 | x | y | | | |")
+
+
+def test_features_are_an_adapter_each_cache_and_sparse_attention_once() -> None:
+    one, other = (list(features(SIZES[0], first=first)) for first in (True, False))
+    assert one[0].adapter and [case.reuse for case in one[1:4]] == list(REUSE_THRESHOLDS)
+    assert [case.attention for case in one[4:]] == list(SPARSE) and other == one[:4]
+    assert [case.name.split(", ", 2)[2] for case in one] == ["adapter", *REUSE_THRESHOLDS, *SPARSE]
+
+
+def test_requests_are_left_out_where_asked() -> None:
+    assert whole(_parser().parse_args(["--stages-only"]), first=True) == ()
+
+
+def test_a_file_of_zeros_is_an_adapter_as_an_engine_lists_it(tmp_path: Path) -> None:
+    write_adapter(tmp_path / "loras", TINY.transformer, 4)
+    (facts,) = list_adapters(tmp_path / "loras", {})
+    assert (facts.fault, facts.ranks, facts.alpha) == ("", (4, 12), 4.0)
+    file = tmp_path / "loras" / facts.file
+    assert facts.bytes == file.stat().st_size - header_bytes(file)
+
+
+def header_bytes(file: Path) -> int:
+    return 8 + int.from_bytes(file.read_bytes()[:8], "little")

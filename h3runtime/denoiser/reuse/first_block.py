@@ -98,8 +98,7 @@ class FirstBlockReuse:
         begun = network.begin(prepared, video, audio, sigma, step=step, masks=masks)
         entered = self._thinned(begun.h, prepared)
         way = network.advance(begun, 1)
-        left = self._thinned(way.h, prepared)
-        added = Pair(left.video - entered.video, left.audio - entered.audio)
+        added = self._added_to(entered, way.h, prepared)
         target = way.h[prepared.layout.segments[-2].start :]
         if self._rest is not None and self._reuses(added, sigma, step, masks):
             self._log.reused.add(step)
@@ -119,6 +118,14 @@ class FirstBlockReuse:
         change = relative_change(added, self._added, self._weights)
         self._log.changes[step] = change
         return self._rule.allows(change)
+
+    def _added_to(self, entered: Pair, h: torch.Tensor, prepared: Prepared) -> Pair:
+        """h less what entered, which is overwritten: all later blocks run beside it."""
+        left = self._thinned(h, prepared)
+        return Pair(
+            torch.sub(left.video, entered.video, out=entered.video),
+            torch.sub(left.audio, entered.audio, out=entered.audio),
+        )
 
     def _thinned(self, h: torch.Tensor, prepared: Prepared) -> Pair:
         """Of rows [S, hidden], those compared, fp32."""
