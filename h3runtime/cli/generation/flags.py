@@ -68,7 +68,8 @@ class KeyframeFlag(NamedTuple):
 
 class LoraFlag(NamedTuple):
     name: str
-    strength: float | None
+    strength: float | None = None
+    alpha: float | None = None
 
 
 def add_request_flags(parser: argparse.ArgumentParser) -> None:
@@ -113,9 +114,9 @@ def add_lora_flag(parser: argparse.ArgumentParser) -> None:
         dest="loras",
         type=_lora,
         action="append",
-        metavar="NAME[:STRENGTH]",
+        metavar="NAME[:STRENGTH][/ALPHA]",
         help="An adapter by its name, which is its file's in H3_LORA_DIR without .safetensors; the embedded model has "
-        f"one of its own, {OWN_TURBO}, for four forwards. May be given again.",
+        f"one of its own, {OWN_TURBO}, for four forwards. ALPHA is for a file that has none. May be given again.",
     )
 
 
@@ -166,16 +167,32 @@ def _as_keyframe(item: KeyframeFlag) -> dict[str, Any]:
 
 
 def _as_lora(item: LoraFlag) -> dict[str, Any]:
-    return {"name": item.name} | ({} if item.strength is None else {"strength": item.strength})
+    given = {"strength": item.strength, "alpha": item.alpha}
+    return {"name": item.name} | {name: value for name, value in given.items() if value is not None}
+
+
+def lora_of(text: str) -> dict[str, Any]:
+    """An entry of a request's `loras`, as `--lora` writes it."""
+    return _as_lora(_lora(text))
 
 
 def _lora(text: str) -> LoraFlag:
-    """What follows the last colon is a strength if it is a number; a name may have colons of its own."""
-    name, colon, strength = text.rpartition(":")
+    """NAME[:STRENGTH][/ALPHA]. What follows the last colon is a strength if it is a number; a name may have colons of
+    its own, but no slash, being a file's."""
+    named, slash, behind = text.rpartition("/")
+    alpha = _number(behind) if slash and named else None
+    if alpha is not None:
+        text = named
+    name, colon, behind = text.rpartition(":")
+    strength = _number(behind) if colon and name else None
+    return LoraFlag(text if strength is None else name, strength, alpha)
+
+
+def _number(text: str) -> float | None:
     try:
-        return LoraFlag(name, float(strength)) if colon and name else LoraFlag(text, None)
+        return float(text)
     except ValueError:
-        return LoraFlag(text, None)
+        return None
 
 
 def _keyframe(text: str) -> KeyframeFlag:

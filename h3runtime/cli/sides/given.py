@@ -4,7 +4,7 @@ Does: split, name what there isn't, and read values as JSON where they are. Does
 requests and settings do (`asked`). Fed by the command line.
 
     FIELD=VALUE,FIELD=VALUE     commas inside brackets, braces and quotes don't separate
-    lora=NAME:STRENGTH          as `--lora`, may come again
+    lora=NAME:STRENGTH/ALPHA    as `--lora`, may come again
     loras, attention_plan       JSON, as in a request
     embedded=bf16               the embedded model in this format, instead of paths
 
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from h3runtime.api.request import GenerateBody
+from h3runtime.cli.generation.flags import lora_of
 from h3runtime.errors import (
     BackendUnavailable,
     CheckpointError,
@@ -120,7 +121,7 @@ def read_side(name: SideName, texts: Sequence[str]) -> Side:
         if fault := _fault(name, key, equals, value, {*request, *settings}):
             offences.append(fault)
         elif key == LORA:
-            request.setdefault("loras", []).append(_lora(value.strip()))
+            request.setdefault("loras", []).append(lora_of(value.strip()))
         elif key in request_fields():
             request[key] = _value(value.strip())
         else:
@@ -171,15 +172,6 @@ def _fault(side: SideName, key: str, equals: str, value: str, given: set[str]) -
     if key in given:
         return Offence(where, "is given twice", "once")
     return None
-
-
-def _lora(text: str) -> dict[str, Any]:
-    """What follows the last colon is a strength if it is a number; a name may have colons of its own."""
-    name, colon, strength = text.rpartition(":")
-    try:
-        return {"name": name, "strength": float(strength)} if colon and name else {"name": text}
-    except ValueError:
-        return {"name": text}
 
 
 def _value(text: str) -> Any:
