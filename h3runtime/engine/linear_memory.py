@@ -50,6 +50,12 @@ def linear_calls(model: nn.Module, dtype: torch.dtype, name: str | None = None) 
 def coded_linears(model: Any, name: str | None = None) -> frozenset[str]:
     """Those of a block (`attn.qkv_proj`, ...) that producers hand codes in FP8, as `denoiser.blocks` decides it, in
     every block. model: a transformer. name: as of `linear_calls`."""
+    whole = {"attn.qkv_proj": model.config.gate_compress, "mlp.fc1": model.mlp_chunks > 1}
+    return frozenset(place for place in code_readers(model, name) if place in CODED and not whole.get(place))
+
+
+def code_readers(model: Any, name: str | None = None) -> frozenset[str]:
+    """Those that read codes which producers make at all; beside an adapter all of them lie beside the values."""
     if not model.producers.gives_codes:
         return frozenset()
     asked = next((candidate for candidate in linear_backends() if candidate.name == name), None)
@@ -57,8 +63,7 @@ def coded_linears(model: Any, name: str | None = None) -> frozenset[str]:
     for path, layer in switched(model):
         place = ".".join(path.split(".")[-2:])
         reading[place] = reading.get(place, True) and _multiplies_codes(asked or layer.loaded_for, layer.resident)
-    whole = {"attn.qkv_proj": model.config.gate_compress, "mlp.fc1": model.mlp_chunks > 1}
-    return frozenset(place for place, reads in reading.items() if reads and place in CODED and not whole.get(place))
+    return frozenset(place for place, reads in reading.items() if reads)
 
 
 def _multiplies_codes(backend: LinearBackend[Any], resident: Any) -> bool:

@@ -29,7 +29,7 @@ from h3runtime.core import Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine.demand import Demand
-from h3runtime.engine.linear_memory import coded_linears, linear_calls
+from h3runtime.engine.linear_memory import code_readers, coded_linears, linear_calls
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_formulas import (
     Computing,
@@ -117,7 +117,7 @@ def sizes_of(
 
 
 def _computing(transformer: Dit, linear: str | None, attention: Workspace, branch_rank: int | None) -> Computing:
-    """Adapted linears read no codes."""
+    """Adapted linears read codes beside values."""
     full = transformer.config.curve_grid is None
     return Computing(
         dtype=transformer.dtype,
@@ -128,6 +128,7 @@ def _computing(transformer: Dit, linear: str | None, attention: Workspace, branc
         attention=attention,
         coded=coded_linears(transformer, linear) if branch_rank is None else frozenset(),
         branch_rank=branch_rank or 0,
+        both=frozenset() if branch_rank is None else code_readers(transformer, linear),
     )
 
 

@@ -160,7 +160,8 @@ class Computing:
     use. on_host: on the CPU, which norms in fp32. mlp_chunks: of a block's MLP. linear: what a call of a block's linear
     (`attn.qkv_proj`, ...) takes for so many rows; nothing, where weights are there as they are multiplied. attention:
     likewise a call of its backend, for rows, heads and their size. coded: linears that are handed codes in FP8 with a
-    scale a row, which then round nothing themselves. branch_rank: of the widest adapter's, beside a linear."""
+    scale a row, which then round nothing themselves. branch_rank: of the widest adapter's, beside a linear. both:
+    linears that have such codes beside the values, which a branch reads."""
 
     dtype: torch.dtype
     adaln_decoded: bool
@@ -170,13 +171,18 @@ class Computing:
     attention: Workspace = nothing
     coded: frozenset[str] = frozenset()
     branch_rank: int = 0
+    both: frozenset[str] = frozenset()
 
     def input_bytes(self, linear: str, width: int) -> int:
         """Of a row of what `linear` reads."""
         return width + FP32 if linear in self.coded else width * self.dtype.itemsize
 
     def call(self, linear: str, rows: int) -> CallBytes:
-        return CallBytes() if linear in self.coded else self.linear(linear, rows)
+        return CallBytes() if linear in self.coded | self.both else self.linear(linear, rows)
+
+    def codes(self, linear: str, rows: int, width: int) -> int:
+        """Beside the values that `linear` reads."""
+        return rows * (width + FP32) if linear in self.both else 0
 
 
 def sampling_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
@@ -209,9 +215,12 @@ def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
     norm = min(rows, QK_ROWS) * inner * (3 * FP32 if how.on_host else 2 * size)
     out = rows * (size * inner + FP32 * config.heads)
     after = max(
-        _product(how, "attn.out_proj", rows, config.hidden, 0), how.attention(rows, config.heads, config.head_dim)
+        _product(how, "attn.out_proj", rows, (inner, config.hidden), 0),
+        how.attention(rows, config.heads, config.head_dim),
     )
-    return max(base + norm, base + out + after, _product(how, "attn.qkv_proj", rows, 3 * inner, normed))
+    return max(
+        base + norm, base + out + after, _product(how, "attn.qkv_proj", rows, (config.hidden, 3 * inner), normed)
+    )
 
 
 def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
@@ -220,21 +229,23 @@ def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
     size = how.dtype.itemsize
     piece = min(rows, chunk_rows(rows, how.mlp_chunks))
     both = piece * size * 2 * config.ffn
-    first = _product(how, "mlp.fc1", piece, 2 * config.ffn, 0)
+    first = _product(how, "mlp.fc1", piece, (config.hidden, 2 * config.ffn), 0)
     if "mlp.fc2" in how.coded:
         codes = piece * how.input_bytes("mlp.fc2", config.ffn)
         second = codes + max(both, piece * size * config.hidden)
     else:
-        second = _product(how, "mlp.fc2", piece, config.hidden, both)
+        second = _product(how, "mlp.fc2", piece, (config.ffn, config.hidden), both)
     normed = rows * (size * config.hidden + how.input_bytes("mlp.fc1", config.hidden))
     return normed + max(first, second)
 
 
-def _product(how: Computing, linear: str, rows: int, out_width: int, held: int) -> int:
+def _product(how: Computing, linear: str, rows: int, widths: tuple[int, int], held: int) -> int:
     """A linear over all rows beside `held` bytes: what it takes itself, and its result, to which an adapter's branch
-    adds from x A^T."""
+    adds from x A^T. widths: of what it reads and makes."""
     call, size = how.call(linear, rows), how.dtype.itemsize
-    return held + max(call.held + call.before, rows * size * out_width + max(call.held, rows * size * how.branch_rank))
+    result, branch = rows * size * widths[1], rows * size * how.branch_rank
+    held += how.codes(linear, rows, widths[0])
+    return held + max(call.held + call.before, result + max(call.held, branch))
 
 
 def _adaln_bytes(config: DitConfig, how: Computing) -> int:

@@ -11,12 +11,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from h3runtime.backends.linear import fp8
+from h3runtime.backends.linear.adapted import Change, LowRank, adapted
+from h3runtime.backends.linear.base import CallBytes
 from h3runtime.denoiser.blocks import AttentionCall
 from h3runtime.denoiser.timeline import RowMap
 from h3runtime.engine.memory_formulas import Computing, Steps, Workspace, nothing, sampling_bytes
-from tests.denoiser.test_block_ops import CONFIG, ROWS, Quiet, QuietAttention, block
+from tests.denoiser.test_block_ops import CONFIG, LINEARS, ROWS, Quiet, QuietAttention, block
 
 CODED = frozenset({"attn.qkv_proj", "mlp.fc1", "mlp.fc2"})
+READERS = frozenset(LINEARS)
 
 
 class Alive(TorchDispatchMode):
@@ -102,5 +105,40 @@ def estimate(*, coded: bool, attention: Workspace, made: Any) -> int:
 
     of_codes = CODED if coded else frozenset[str]()
     how = Computing(torch.bfloat16, False, False, linear=calls, attention=attention, coded=of_codes)
+    return of_block(how)
+
+
+def of_block(how: Computing) -> int:
     whole, run = (sampling_bytes(CONFIG, how, Steps(rows, 1, 1, 1, 1)) for rows in (ROWS, 0))
     return whole - run - 2 * 3 * CONFIG.rope_freqs * 2 * ROWS
+
+
+@pytest.mark.parametrize("coded", [False, True], ids=["bf16", "fp8"])
+@pytest.mark.parametrize("rank", [384, 4096])
+def test_a_block_with_an_adapter_takes_what_is_estimated(
+    monkeypatch: pytest.MonkeyPatch, rank: int, coded: bool
+) -> None:
+    """x A^T is held beside a linear's result, and codes beside the values that the branch reads."""
+    monkeypatch.setattr(fp8, "_has_kernel", lambda *_: True)
+    made = block(coded=coded)
+    changes = {name: [(1.0, branch(made.get_submodule(name).resident.shape, rank))] for name in LINEARS}
+    linear = {name: made.get_submodule(name) for name in LINEARS}
+    table = torch.empty(9, 6 * CONFIG.hidden, dtype=torch.bfloat16, device="meta")
+    with torch.no_grad(), adapted(made, changes), Alive() as alive:
+        h = torch.empty(ROWS, CONFIG.hidden, dtype=torch.bfloat16, device="meta")
+        made(h, table, RowMap(((0, ROWS, 0),)), AttentionCall(QuietAttention(), None, 0, Producers(codes=coded)))
+
+    def calls(name: str, rows: int) -> CallBytes:
+        found: CallBytes = linear[name].backend.call_bytes(linear[name].resident, rows, torch.bfloat16)
+        return found
+
+    how = Computing(
+        torch.bfloat16, False, False, linear=calls, branch_rank=rank, both=READERS if coded else frozenset()
+    )
+    assert of_block(how) / alive.peak == pytest.approx(1, abs=0.01)
+
+
+def branch(shape: tuple[int, ...], rank: int) -> Change:
+    rows, columns = shape
+    down, up = (torch.empty(size, dtype=torch.bfloat16, device="meta") for size in ((rank, columns), (rows, rank)))
+    return Change(pairs=(LowRank(down, up, 1.0, ((0, rows, 0),)),))
