@@ -142,6 +142,19 @@ def test_a_foreign_adaln_table_is_told(engine: ResidentEngine, shelf: AdapterShe
     assert any("another AdaLN table" in warning for warning in clip.warnings)
 
 
+def test_its_own_adaln_table_is_nothing_to_tell(engine: ResidentEngine, tmp_path: Path) -> None:
+    model = engine.models.transformers["fl2va"]
+    tensors = dict(adapter("pruned_complete", TRANSFORMER).tensors)
+    for name, moved in (("same", 0.0), ("near", 9e-4), ("other", 1.1e-3)):
+        table = model.adaln_t_table.clone()
+        table[3, 2] += moved
+        write_file(tmp_path / f"{name}.safetensors", tensors | {"diffusion_model.adaln_t_table": table})
+    shelf = AdapterShelf(tmp_path, 2**30, engine.device)
+    shelf.list(engine.models.transformers)
+    warned = {name: shelf.take([use_of(shelf, name)], "fl2va", model).warnings for name in ("same", "near", "other")}
+    assert warned["same"] == warned["near"] == () and len(warned["other"]) == 1
+
+
 def test_what_was_used_longest_ago_goes(engine: ResidentEngine, shelf: AdapterShelf) -> None:
     model = engine.models.transformers["fl2va"]
     for name in ("comfyui_turbo", "kohya", "comfyui_turbo", "pdd_comfyui"):

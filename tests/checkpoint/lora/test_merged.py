@@ -3,26 +3,29 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from h3runtime.backends.linear.adapted import AdaptedLinear, adapted, is_adapted
-from h3runtime.backends.linear.base import BackendLinear
+from h3runtime.backends.linear.adapted import AdaptedLinear, Change, LowRank, adapted, is_adapted
+from h3runtime.backends.linear.base import BackendLinear, LinearBackend
 from h3runtime.backends.linear.fp8 import Fp8Linear, encoded, reads_codes
+from h3runtime.backends.linear.select import linear_backends
 from h3runtime.backends.linear.switching import switched
 from h3runtime.checkpoint.synthetic.adapters import LAYOUTS, adapter
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.denoiser.dit import Dit
 from h3runtime.quant.stored import PlainWeight
 from tests.checkpoint.lora.models import FULL, PRUNED, bias_of, changes, model, stored_as, target, weight_of
-from tests.checkpoint.tiny_transformer import SIZES
+from tests.checkpoint.tiny_transformer import FORMATS, SIZES
 
 Deltas = dict[str, torch.Tensor]
 ALPHAS = {"resized": 6.0, "bare": 4.0}
 """Of layouts whose files have none: 3 is the commonest rank of `resized`, whatever that of a layer."""
 TOLERANCE = 1e-6
+BACKENDS = [backend for backend in linear_backends() if backend.why_unavailable(torch.device("cpu")) is None]
 
 
 @pytest.fixture(scope="module")
@@ -143,7 +146,7 @@ def test_several_at_once_add_up(files: Mapping[str, Path]) -> None:
         assert_moved(network, before, {layer: one[layer] - 0.5 * other[layer] for layer in one})
 
 
-@pytest.mark.parametrize("form", ["int8 convrot 64", "nvfp4", "fp8 full precision", "mxfp8", "w4a8"])
+@pytest.mark.parametrize("form", FORMATS)
 def test_a_quantised_weight_is_moved_as_it_is_stored(tmp_path: Path, form: str) -> None:
     network = stored_as(form, tmp_path / "base.safetensors")
     sizes = SIZES
@@ -161,6 +164,23 @@ def test_a_quantised_weight_is_moved_as_it_is_stored(tmp_path: Path, form: str) 
     with adapted(network, mine):
         assert_moved(network, before, deltas)
     assert all(torch.equal(weight_of(network, layer), before[layer]) for layer in layers)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("backend", BACKENDS, ids=lambda backend: backend.name)
+def test_whatever_multiplies_the_branch_comes_on_top(tmp_path: Path, form: str, backend: LinearBackend[Any]) -> None:
+    """Of the same x, which a rotated format turns for its own product alone, and codes round for theirs."""
+    layer = stored_as(form, tmp_path / "base.safetensors").get_submodule("blocks.0.mlp.fc1")
+    resident = backend.prepare(layer.resident, torch.device("cpu"))
+    base = BackendLinear(backend, resident)
+    source = torch.Generator().manual_seed(1)
+    rows, columns = resident.shape
+    down, up = torch.randn(4, columns, generator=source), torch.randn(rows, 4, generator=source)
+    x = torch.randn(5, columns, generator=source)
+    pair = LowRank(down, up, 0.5, ((0, rows, 0),))
+    branch = 0.3 * 0.5 * (x.double() @ down.double().T @ up.double().T)
+    found = AdaptedLinear(base, [(0.3, Change((pair,)))])(x).double() - base(x).double()
+    assert float((found - branch).abs().max()) <= TOLERANCE * float((base(x).double() + branch).abs().max())
 
 
 def test_a_block_diagonal_b_is_taken_apart(files: Mapping[str, Path]) -> None:
