@@ -20,8 +20,8 @@ SOUNDS = (SegmentKind.COND_AUDIO, SegmentKind.REF_AUDIO)
 PICTURES = {SegmentKind.COND, SegmentKind.REF_IMAGE}
 VIDEO_CHANNELS, AUDIO_CHANNELS = 24, 32
 """Of the target's latents (conditioning contract §4.1, §5.1)."""
-COMPARED = 1
-"""Copies of the compared rows that `first_block` has while the later blocks run."""
+COMPARED_LATENTS = 3
+"""fp32 copies of the compared latents while the network runs: its input, that of the last computed step, its answer."""
 Rows = Sequence[tuple[SegmentKind, int]]
 """Rows of each segment, in packed order."""
 
@@ -99,13 +99,15 @@ def _steps(spec: GenerateSpec, rows: Rows) -> Steps:
 
 
 def _kept(reuse: StepReuse | None, values: int, rows: Rows) -> dict[str, int]:
-    """One or two velocities; or what all blocks but the first add to the target's rows, and of some what that adds."""
+    """One or two velocities, and some latents; or what all blocks but the first add to the target's rows, and of some
+    what that adds."""
     if reuse is None:
         return {}
     if reuse.mode == "first_block":
         target = sum(count for kind, count in rows if kind in (SegmentKind.VIDEO, SegmentKind.AUDIO))
-        return {"kept_rows": target, "compared_rows": COMPARED * -(-target // reuse.subsample)}
-    return {"kept_values": values * (2 if reuse.forecast == "taylor" else 1)}
+        return {"kept_rows": target, "compared_rows": -(-target // reuse.subsample)}
+    kept = values * (2 if reuse.forecast == "taylor" else 1)
+    return {"kept_values": kept, "compared_values": COMPARED_LATENTS * values // reuse.subsample**2}
 
 
 def as_shown(spec: GenerateSpec) -> GenerateSpec:

@@ -44,8 +44,9 @@ BLOCKED, NARROW = 16, 8
 where its widest stage has 28,800."""
 LATENT_COPIES = 4
 """fp32 vectors of both latents: x, the noise, the estimate and the one before it."""
-MASK_COPIES = 4
-"""Likewise of a run with masks: the mask, how it blends, the content to keep, and that as it was given."""
+MASK_COPIES = 6
+"""Likewise of a run with masks: the mask, how it blends, the noise for as long as the run, what the network is shown,
+the content to keep, and that as it was given."""
 WAITING_CHUNKS = 3
 """Chunks of 17 frames on the host: one to be written, one copied, one waiting."""
 HEAP_SHARE, HEAP_BYTES = 2.2, 100 * 2**20
@@ -127,7 +128,7 @@ class Steps:
     """What a run of the network has: packed rows, those of text, values of both target latents, forwards, distinct
     timesteps of one. ahead: the modulation of all forwards is made ahead of them, as far as a window holds it. spared:
     of the forwards, those that reuse is likely to spare. kept_values: numbers that it keeps of velocities; kept_rows:
-    rows that it keeps of what the blocks make; both in the compute dtype; compared_rows: rows that it keeps in fp32."""
+    rows that it keeps of what the blocks make; both in the compute dtype. compared_rows, compared_values: in fp32."""
 
     rows: int
     text_rows: int
@@ -139,6 +140,7 @@ class Steps:
     kept_values: int = 0
     kept_rows: int = 0
     compared_rows: int = 0
+    compared_values: int = 0
 
     @property
     def computed(self) -> int:
@@ -202,8 +204,9 @@ def _run_bytes(config: DitConfig, how: Computing, steps: Steps) -> int:
     tables = steps.clocks * row_bytes(config.layers, config.hidden, how.dtype)
     # Tables that no window holds are made block by block.
     held = min(steps.forwards if steps.ahead else 1, WINDOW_BYTES // tables)
-    kept = size * (steps.kept_values + steps.kept_rows * config.hidden) + FP32 * steps.compared_rows * config.hidden
-    return rotary + latents + text + held * tables + kept
+    kept = size * (steps.kept_values + steps.kept_rows * config.hidden)
+    compared = FP32 * (steps.compared_values + steps.compared_rows * config.hidden)
+    return rotary + latents + text + held * tables + kept + compared
 
 
 def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
