@@ -177,13 +177,14 @@ def adapted(model: nn.Module, changes: Mapping[str, Sequence[Weighted]]) -> Iter
 
 
 def merged(own: torch.Tensor, changes: Sequence[Weighted], *, leaf: str = "weight") -> torch.Tensor:
-    """A small parameter with its changes, by fp32 arithmetic and one rounding to its own dtype.
+    """A small parameter with its changes, by fp32 arithmetic and one rounding to its own dtype; for reading alone, since
+    what replaces it as it is isn't copied.
 
     own [N, ...]; a replacement of k*N rows makes it k*N rows, the further ones having been zeros.
     """
     sets = [(s, new) for s, c in changes if (new := c.weight if leaf == "weight" else c.bias) is not None]
     if len(sets) == 1 and sets[0][0] == 1.0 and len(changes) == 1 and not _adds(changes[0][1], leaf):
-        return sets[0][1].to(own.dtype).clone()
+        return sets[0][1].to(own.dtype)
     base = own.float()
     rows = max([base.shape[0], *(new.shape[0] for _, new in sets)])
     base = F.pad(base, (0, 0) * (base.ndim - 1) + (0, rows - base.shape[0]))
