@@ -75,6 +75,8 @@ class Change:
 
 Weighted = tuple[float, Change]
 """A strength and what it is the strength of."""
+Undo = tuple[nn.Module, str, Any]
+"""Whose, its name, and what was there."""
 
 
 class AdaptedLinear(nn.Module):
@@ -164,12 +166,12 @@ def adapted(model: nn.Module, changes: Mapping[str, Sequence[Weighted]]) -> Iter
 
     Strengths of 0 change nothing: what has no other keeps its own module.
     """
-    undo: list[tuple[nn.Module, str, Any]] = []
+    undo: list[Undo] = []
     try:
         for name, found in changes.items():
             active = [(strength, change) for strength, change in found if strength]
             if active:
-                undo += _attach(model, name, active)
+                _attach(model, name, active, undo)
         yield
     finally:
         for owner, leaf, own in reversed(undo):
@@ -216,21 +218,20 @@ def _add(y: torch.Tensor, x: torch.Tensor, rows: torch.Tensor, moves: Sequence[M
         y[:, to : to + last - first].addmm_(x, rows[first:last].to(x.dtype).t(), alpha=factor)
 
 
-def _attach(model: nn.Module, name: str, changes: Sequence[Weighted]) -> list[tuple[nn.Module, str, Any]]:
-    """(owner, leaf, what was there) of everything that was put in another's place."""
+def _attach(model: nn.Module, name: str, changes: Sequence[Weighted], undo: list[Undo]) -> None:
+    """Tells `undo` of everything that is put in another's place, as soon as it is."""
     module = model.get_submodule(name)
     if isinstance(module, BackendLinear):
         parent, _, leaf = name.rpartition(".")
         owner = model.get_submodule(parent)
         setattr(owner, leaf, AdaptedLinear(module, changes))
-        return [(owner, leaf, module)]
-    undo: list[tuple[nn.Module, str, Any]] = []
+        undo.append((owner, leaf, module))
+        return
     for leaf in ("weight", "bias"):
         own = getattr(module, leaf, None)
         if own is not None and any(_touches(change, leaf) for _, change in changes):
             setattr(module, leaf, nn.Parameter(merged(own, changes, leaf=leaf), requires_grad=False))
             undo.append((module, leaf, own))
-    return undo
 
 
 def _touches(change: Change, leaf: str) -> bool:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from h3runtime.backends.linear import adapted as linear_adapted
 from h3runtime.backends.linear.adapted import AdaptedLinear, Change, LowRank, adapted, is_adapted
 from h3runtime.backends.linear.base import BackendLinear, LinearBackend
 from h3runtime.backends.linear.fp8 import Fp8Linear, encoded, reads_codes
@@ -241,6 +242,24 @@ def test_a_bank_of_whole_heads_and_one_of_offsets_are_the_same_bank(files: Mappi
     stacked = changes(files["pdd_comfyui"], target())["final_layer.video_out"]
     with adapted(network, {"final_layer.video_out": stacked}):
         assert network.final_layer.video_out.bank == 32
+
+
+def test_what_fails_half_way_leaves_nothing_behind(files: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory may run out between a head's weight and its bias."""
+    network, real = model(), linear_adapted.merged
+    before = dict(network.named_parameters()), list(network.modules())
+
+    def failing(own: torch.Tensor, found: Any, *, leaf: str = "weight") -> torch.Tensor:
+        if leaf == "bias":
+            raise torch.OutOfMemoryError
+        return real(own, found, leaf=leaf)
+
+    monkeypatch.setattr(linear_adapted, "merged", failing)
+    with pytest.raises(torch.OutOfMemoryError), adapted(network, changes(files["pdd_comfyui"], target())):
+        pass
+    after = dict(network.named_parameters()), list(network.modules())
+    assert after[0].keys() == before[0].keys() and all(after[0][name] is before[0][name] for name in before[0])
+    assert all(one is other for one, other in zip(after[1], before[1], strict=True))
 
 
 def test_a_bank_at_half_strength_is_half_way(files: Mapping[str, Path]) -> None:
