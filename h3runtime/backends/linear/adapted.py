@@ -179,8 +179,8 @@ def adapted(model: nn.Module, changes: Mapping[str, Sequence[Weighted]]) -> Iter
 
 
 def merged(own: torch.Tensor, changes: Sequence[Weighted], *, leaf: str = "weight") -> torch.Tensor:
-    """A small parameter with its changes, by fp32 arithmetic and one rounding to its own dtype; for reading alone, since
-    what replaces it as it is isn't copied.
+    """A small parameter with its changes, by fp32 arithmetic and one rounding to its own dtype. For reading alone: what
+    replaces it whole isn't copied.
 
     own [N, ...]; a replacement of k*N rows makes it k*N rows, the further ones having been zeros.
     """
