@@ -66,9 +66,10 @@ class Truth:
             self._add(f"{block}.mlp.fc1", [2 * sizes.ffn], hidden)
             self._add(f"{block}.mlp.fc2", [hidden], sizes.ffn)
         if adaln:
+            width = sizes.curve[1] if sizes.curve else sizes.time_dim
             for i in range(sizes.layers):
-                self._add(f"blocks.{i}.adaln_proj.linear", [18 * hidden], sizes.time_dim)
-            self._add("final_layer.adaln_proj.linear", [2 * hidden], sizes.time_dim)
+                self._add(f"blocks.{i}.adaln_proj.linear", [18 * hidden], width)
+            self._add("final_layer.adaln_proj.linear", [2 * hidden], width)
 
     def _add(self, layer: str, parts: Sequence[int], columns: int) -> None:
         """Pairs one under the other."""
@@ -211,6 +212,13 @@ def pruned() -> File:
     return File(tensors | scalars, truth)
 
 
+def trained_on_pruned() -> File:
+    """musubi's, trained on a pruned transformer: AdaLN of 8 (here 4) columns."""
+    truth = Truth(ranks=(16,), scales=(0.5,), adaln=True, shared=True)
+    tensors = our_pairs(truth, "diffusion_model.")
+    return File(tensors | {f"diffusion_model.{layer}.alpha": torch.tensor(8.0) for layer in truth.layers}, truth)
+
+
 def resized() -> File:
     """`_resized_avg_rank_21`: a rank for every layer, q, k and v fused; scale 1, so alpha is the rank that is told."""
     truth = Truth(ranks=(7, 21, 33, 21, 5))
@@ -254,5 +262,5 @@ def fasth3() -> File:
 
 FILES = (
     turbo_comfyui, turbo_comfyui_without_alpha, turbo_v01, turbo_v1, peft_dump, saved_by_diffusers, bare, pruned,
-    resized, kohya, diffsynth, pdd, fasth3,
+    trained_on_pruned, resized, kohya, diffsynth, pdd, fasth3,
 )  # fmt: skip

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from h3runtime.backends.linear.adapted import adapted
+from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from tests.checkpoint.lora.models import FULL, PRUNED, bound, changes, model, target, weight_of, write
-from tests.checkpoint.lora.published import FILES, File, Pair, Tensors, bare, turbo_comfyui
+from tests.checkpoint.lora.published import FILES, File, Pair, Tensors, bare, trained_on_pruned, turbo_comfyui
 
 TOLERANCE = 1e-6
 
@@ -41,13 +42,17 @@ def test_a_layout_moves_the_weights_by_its_differences(
     assert all(torch.equal(weight_of(network, layer), before[layer]) for layer in truth.layers)
 
 
-def test_the_same_adapter_moves_a_pruned_transformer_but_for_its_adaln(tmp_path: Path) -> None:
-    file = bare()
+@pytest.mark.parametrize(("layout", "sizes"), [(bare, PRUNED), (trained_on_pruned, FULL)], ids=["full's", "pruned's"])
+def test_on_the_other_kind_of_transformer_all_but_adaln_is_moved(
+    tmp_path: Path, layout: Callable[[], File], sizes: TransformerSizes
+) -> None:
+    file = layout()
     path = write(tmp_path / "adapter.safetensors", file.tensors)
-    fit = bound(path, target(PRUNED)).fit
+    fit = bound(path, target(sizes)).fit
     adaln = {layer for layer in file.truth.layers if "adaln" in layer}
-    assert set(fit.skipped) == adaln and fit.matched == fit.total - len(adaln) and fit.unmatched == ()
-    found = changes(path, target(PRUNED), alpha=64.0)
+    assert len(adaln) == 3 and {layer.removeprefix("diffusion_model.") for layer in fit.skipped} == adaln
+    assert fit.matched == fit.total - len(adaln) and fit.unmatched == ()
+    found = changes(path, target(sizes), alpha=file.alpha)
     assert set(found) == set(file.truth.layers) - adaln
 
 
