@@ -1,4 +1,4 @@
-"""8-bit block-sparse attention for Hopper: each 128 queries over the tiles of 64 keys that score highest for them.
+"""8-bit block-sparse attention for Hopper: each 128 queries over the tiles of 64 keys that weigh most for them.
 
 The arithmetic is that of `attention8` but for k's scale, one for each head; `sparse8_emulation` is the same in plain
 PyTorch. What order the rows lie in is given (`order`: the row at each place); this knows no geometry and no packed
@@ -6,7 +6,7 @@ sequence. Of S places the first `blocks` * 128 choose and can be left out, tile 
 queries read everything, and all queries read their keys.
 
     quantise    q, k, v read at their places -> codes, scales, means of tiles           `sparse8_quantize`
-    keep        means -> scores fp32 -> the `count` best tiles of every block           `sparse8_kernels`
+    keep        means -> the `count` tiles of most weight for every block               `sparse8_kernels`
     attend      turns of four tiles; the exact blocks of all heads first                `sparse8_hopper` or plain Triton
 
 P of a masked key is 0. Only the last turn of a list has any: every tile but the last exact one is whole.
@@ -52,7 +52,7 @@ class Quantized:
     """All of one call in 8 bits. P: S padded to whole blocks of 128, codes 0 there; T = P / 64; G = B*H.
 
     q, k int8 [G*P, D]; v e4m3 [G*T*D, 64], keys of a tile in their own order; q_scales fp32 [G, P], softmax scale and
-    log2(e) in them; k_scales [G]; v_scales, v_mean [G, D]; q_means [G, blocks, D], k_means [G, 2*blocks, D].
+    log2(e) in them; k_scales [G]; v_scales, v_mean [G, D]; q_means, k_means [G, 2*blocks, D], of tiles.
     """
 
     q: torch.Tensor
@@ -114,12 +114,11 @@ def quantize(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, order: torch.Ten
         k_scales=_fp32(q, groups),
         v_scales=_fp32(q, groups, width),
         v_mean=_fp32(q, groups, width),
-        q_means=_fp32(q, groups, blocks, width),
+        q_means=_fp32(q, groups, choosing, width),
         k_means=_fp32(q, groups, choosing, width),
     )
     _statistics(k, v, k_mean, made)
-    softmax_scale = math.log2(math.e) / math.sqrt(width)
-    q_sizes = *_strides(q), rows, heads, padded, blocks, softmax_scale
+    q_sizes = *_strides(q), rows, heads, padded, blocks, _softmax_scale(width)
     queries = q, order, made.q, made.q_scales, made.q_means
     quantize_q_kernel[(groups, padded // QUERIES)](*queries, *q_sizes, BLOCK=QUERIES, D=width, **_exactly(8))
     v_sums = _fp32(q, groups, tiles, width)
@@ -131,6 +130,10 @@ def quantize(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, order: torch.Ten
     quantize_keys_kernel[(groups, tiles)](*keys, D=width, **interpreted, **_exactly(4))
     centre_kernel[(groups,)](v_sums, made.v_mean, made.v_scales, rows, tiles, BLOCK=64, D=width, **_exactly(8))
     return made
+
+
+def _softmax_scale(width: int) -> float:
+    return math.log2(math.e) / math.sqrt(width)
 
 
 def _fp32(like: torch.Tensor, *shape: int) -> torch.Tensor:
@@ -150,18 +153,17 @@ def _statistics(k: torch.Tensor, v: torch.Tensor, k_mean: torch.Tensor, made: Qu
 
 
 def keep(q_means: torch.Tensor, k_means: torch.Tensor, count: int, rows: int) -> Lists:
-    """Means [G, blocks, D] and [G, 2*blocks, D] -> the lists: the `count` tiles of highest q_mean k_mean^T, fp32, in
-    rising order, of equal ones the first; then the exact tiles."""
-    groups, blocks, _ = q_means.shape
-    tiles, last = k_means.shape[1], -(-rows // TILE) - 1
+    """Means [G, 2*blocks, D] -> the lists: the `count` tiles of most weight in rising order, of equal ones the first;
+    then the exact tiles. Weight: a softmax of q_mean k_mean^T / sqrt(D) in fp32, of both tiles of a block together."""
+    groups, tiles, width = k_means.shape
+    blocks, last = tiles * TILE // QUERIES, -(-rows // TILE) - 1
     keys = count * TILE + rows - tiles * TILE
     length = -(-keys // KEYS) * (KEYS // TILE)
     kept = torch.empty(groups, blocks, length, dtype=torch.int32, device=q_means.device)
     if blocks:
         scores = q_means @ k_means.transpose(1, 2)
-        width = max(16, triton.next_power_of_2(tiles))
-        sizes = tiles, blocks, count, tiles, last, length
-        keep_kernel[(blocks, groups)](scores, kept, *sizes, WIDTH=width, num_warps=4)
+        sizes = tiles, blocks, count, tiles, last, length, _softmax_scale(width)
+        keep_kernel[(blocks, groups)](scores, kept, *sizes, WIDTH=triton.next_power_of_2(tiles), num_warps=4)
     return Lists(kept, keys)
 
 

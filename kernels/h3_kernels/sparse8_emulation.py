@@ -26,8 +26,8 @@ PIECE: Final = 2**22
 
 @dataclass(frozen=True, slots=True)
 class Emulated:
-    """Codes as fp32 [G, S, D], rows at their places; q_scales [G, S], k_scales [G], v_scales, v_mean [G, D]; q_means
-    [G, blocks, D], k_means [G, 2*blocks, D]."""
+    """Codes as fp32 [G, S, D], rows at their places; q_scales [G, S], k_scales [G], v_scales, v_mean [G, D]; q_means,
+    k_means [G, 2*blocks, D]."""
 
     q: torch.Tensor
     k: torch.Tensor
@@ -57,8 +57,7 @@ def attention8_sparse(
 def quantized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, order: torch.Tensor, blocks: int) -> Emulated:
     q, k, v = (x.index_select(1, order.long()).transpose(1, 2).flatten(0, 1).float() for x in (q, k, v))
     groups, _, width = q.shape
-    q_means = q[:, : blocks * QUERIES].reshape(groups, blocks, QUERIES, width).mean(2)
-    k_means = k[:, : blocks * QUERIES].reshape(groups, 2 * blocks, TILE, width).mean(2)
+    q_means, k_means = (x[:, : blocks * QUERIES].reshape(groups, 2 * blocks, TILE, width).mean(2) for x in (q, k))
     q_scales = _by_int8(q.abs().amax(2))
     k_mean, v_mean = k.mean(1), v.mean(1)
     k_scales = _by_int8(_reach(k, k_mean).amax(1))
@@ -79,9 +78,17 @@ def quantized(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, order: torch.Te
 
 
 def chosen(q_means: torch.Tensor, k_means: torch.Tensor, count: int) -> torch.Tensor:
-    """int64 [G, blocks, count] in rising order; of tiles that score the same the first."""
-    scores = q_means @ k_means.transpose(1, 2)
-    best = scores.sort(dim=2, descending=True, stable=True).indices[:, :, :count]
+    """Means [G, 2*blocks, D] of tiles -> int64 [G, blocks, count] in rising order: of most weight for both tiles of a
+    block together, of equal ones the first."""
+    groups, tiles, width = q_means.shape
+    if not tiles:
+        return torch.empty(groups, 0, count, dtype=torch.int64, device=q_means.device)
+    scores = (q_means @ k_means.transpose(1, 2)) * (math.log2(math.e) / math.sqrt(width))
+    scores = scores - scores.amax(2, keepdim=True)
+    weights = scores - scores.exp2().sum(2, keepdim=True).log2()
+    one, other = weights.view(groups, tiles // 2, 2, tiles).unbind(2)
+    together = torch.maximum(one, other) + (1 + (-(one - other).abs()).exp2()).log2()
+    best = together.sort(dim=2, descending=True, stable=True).indices[:, :, :count]
     return best.sort(dim=2).values
 
 

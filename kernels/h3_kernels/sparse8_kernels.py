@@ -12,21 +12,33 @@ from h3_kernels.attention8_kernels import ORIGIN, ORIGIN_BITS, P_SHIFT
 from h3_kernels.rounding import rounded, to_e4m3
 
 TILE = tl.constexpr(64)
+LARGEST = tl.constexpr(3e38)
 MASKED = tl.constexpr(-3e38)
 LOWEST = tl.constexpr(-2147483648)
 
 
-@triton.jit(do_not_specialize=["tiles", "blocks", "count", "first", "last", "length"])
-def keep_kernel(scores, kept, tiles, blocks, count, first, last, length, WIDTH: tl.constexpr):
-    """Program (block, B*H): scores fp32 [B*H, blocks, tiles] -> kept int32 [B*H, blocks, length]: the `count` tiles
-    that score highest in rising order, of equal ones the first; then the exact ones, `first` to `last`; then the last
-    one again. WIDTH: a power of two >= tiles.
+@triton.jit
+def _weight(scores, tile, tiles, scale):
+    """log2 of each tile's part in a softmax over all; something below it where there is no tile."""
+    x = tl.load(scores + tile, mask=tile < tiles, other=-LARGEST) * scale
+    x -= tl.max(x, 0)
+    return x - tl.math.log2(tl.sum(tl.math.exp2(x), 0))
 
-    The count-th largest score is found bit by bit, in an integer that orders as the floats do.
+
+@triton.jit(do_not_specialize=["tiles", "blocks", "count", "first", "last", "length"])
+def keep_kernel(scores, kept, tiles, blocks, count, first, last, length, scale, WIDTH: tl.constexpr):
+    """Program (block, B*H): scores fp32 [B*H, 2*blocks, tiles] of the halves of every block -> kept int32 [B*H, blocks,
+    length]: the `count` tiles of the largest weight in rising order, of equal ones the first; then the exact ones,
+    `first` to `last`; then the last one again. scale: the softmax's own times log2(e). WIDTH: a power of two >= tiles.
+
+    The count-th largest weight is found bit by bit, in an integer that orders as the floats do.
     """
     at = tl.program_id(1).to(tl.int64) * blocks + tl.program_id(0)
     tile = tl.arange(0, WIDTH)
-    score = tl.load(scores + at * tiles + tile, mask=tile < tiles, other=float("-inf"))
+    one = _weight(scores + 2 * at * tiles, tile, tiles, scale)
+    other = _weight(scores + (2 * at + 1) * tiles, tile, tiles, scale)
+    # Of both together, in logarithms: what is far from the largest keeps its order.
+    score = tl.maximum(one, other) + tl.math.log2(1.0 + tl.math.exp2(-tl.abs(one - other)))
     bits = tl.where(score == 0.0, 0.0, score).to(tl.int32, bitcast=True)
     # Positive floats order as their bits; negative ones the other way round, below all of them.
     rank = tl.where(tile < tiles, bits ^ ((bits >> 31) & 0x7FFFFFFF), LOWEST)

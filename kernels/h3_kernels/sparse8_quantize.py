@@ -3,7 +3,7 @@
 
     statistics   k, v [B, S, H, D] -> of every CHUNK rows: sums, least and largest      one pass over both
     settle       -> the means of k and of v over S, a scale for each head of k and for each channel of v
-    q            -> codes, a scale a row; the mean of every 128 queries                 one pass over q
+    q            -> codes, a scale a row; means by tiles                                one pass over q
     keys         k, v -> codes; the mean of k and the sum of v's codes by tiles         one pass over both
 
 As `attention8_quantize`, whose arithmetic this is, but for k's scale: any tiles meet in a turn of the attention, and
@@ -133,7 +133,7 @@ def quantize_q_kernel(
     D: tl.constexpr,
 ):
     """Program (B*H, block of places): INT8, a scale for each row with the softmax's own and log2(e) multiplied in;
-    means fp32 [B*H, blocks, D] of the first `blocks`."""
+    means fp32 [B*H, 2*blocks, D] of the halves of the first `blocks`."""
     which = tl.program_id(0)
     block = tl.program_id(1)
     place = block * BLOCK + tl.arange(0, BLOCK)
@@ -143,8 +143,10 @@ def quantize_q_kernel(
     to = which.to(tl.int64) * padded + place
     tl.store(codes + to[:, None] * D + d[None, :], _int8(x, tl.div_rn(1.0, scale)[:, None]))
     tl.store(scales + to, scale * softmax_scale)
-    mean = tl.sum(x, 0) * (1.0 / BLOCK)
-    tl.store(means + (which.to(tl.int64) * blocks + block) * D + d, mean, mask=(block < blocks) & (d < D))
+    HALVES: tl.constexpr = BLOCK // TILE
+    mean = tl.sum(tl.reshape(x, [HALVES, TILE, D]), 1) * (1.0 / TILE)
+    half = (which.to(tl.int64) * blocks + block) * HALVES + tl.arange(0, HALVES)
+    tl.store(means + half[:, None] * D + d[None, :], mean, mask=(block < blocks) & (d < D)[None, :])
 
 
 @triton.jit(do_not_specialize=["rows", "heads", "padded", "tiles"])

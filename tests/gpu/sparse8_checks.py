@@ -71,10 +71,10 @@ def check_lists(got: Quantized, case: Case) -> Lists:
 
 
 def check_ties(device: torch.device) -> None:
-    """Equal scores, both zeros, negative and infinite ones: what plain PyTorch chooses, for every count."""
-    scores = torch.tensor([3.0, -1.0, 0.0, 3.0, -0.0, 1e-40, -torch.inf, 3.0, -1.0, 3e38, 0.0, -2.5])
-    q = torch.zeros(2, 6, 128, device=device)
-    q[0, :, 0], q[1, :, 0] = 1, -1
+    """Equal scores, negative ones and some that are far below: what plain PyTorch chooses, for every count."""
+    scores = torch.tensor([3.0, -1.0, 0.0, 3.0, -0.0, 90.0, -4e4, 3.0, -1.0, -5e4, 0.0, -2.5])
+    q = torch.zeros(2, 12, 128, device=device)
+    q[0, :, 0], q[1, :, 0], q[1, ::2, 0] = 1, -1, -3
     k = torch.zeros(2, 12, 128, device=device)
     k[0, :, 0] = k[1, :, 0] = scores.to(device)
     for count in range(1, 13):

@@ -66,23 +66,45 @@ def test_a_result_lies_where_its_query_did() -> None:
     assert int(away.argmin()) == 7 and float(away[7]) < 0.05 * float(v.mean(1).norm()) < float(away.sort().values[1])
 
 
-def test_the_highest_means_are_chosen_and_of_equal_ones_the_first() -> None:
-    q = torch.zeros(1, 2, 128)
-    q[0, :, 0] = torch.tensor([1.0, -1.0])
+def test_the_tiles_of_most_weight_are_chosen_and_of_equal_ones_the_first() -> None:
+    q = torch.zeros(1, 4, 128)
+    q[0, :, 0] = torch.tensor([1.0, 1.0, -1.0, -1.0])
     k = torch.zeros(1, 4, 128)
     k[0, :, 0] = torch.tensor([2.0, 5.0, 2.0, 1.0])
     assert chosen(q, k, 2).tolist() == [[[0, 1], [0, 3]]]
     assert chosen(q, k, 3).tolist() == [[[0, 1, 2], [0, 2, 3]]]
 
 
-def test_means_are_those_of_tiles_and_of_pairs_of_them() -> None:
+def test_both_halves_of_a_block_have_their_say() -> None:
+    """Weights, not scores: a half whose scores are large is worth no more than the other one."""
+    q, k = torch.zeros(1, 2, 128), torch.zeros(1, 2, 128)
+    q[0, 0, 0], q[0, 1, 1] = 100, 20
+    k[0, 0, 0], k[0, 1, 0], k[0, 1, 1] = 1, 0.9, 5
+    k = torch.cat([k, torch.zeros(1, 2, 128)], 1)
+    q = torch.cat([q, q], 1)
+    weights = torch.softmax(q @ k.transpose(1, 2) / 128**0.5, 2)
+    together = weights[:, 0] + weights[:, 1]
+    for count in (1, 2):
+        wanted = together.topk(count, 1).indices.sort(1).values
+        assert torch.equal(chosen(q, k, count)[:, 0], wanted)
+    assert int(chosen(q, k, 1)[0, 0]) == 1 and float(q[0, 0] @ k[0, 0]) > float(q[0, 0] @ k[0, 1])
+
+
+def test_what_weighs_next_to_nothing_keeps_its_order() -> None:
+    q, k = torch.zeros(1, 4, 128), torch.zeros(1, 4, 128)
+    q[..., 0] = 1
+    k[0, :, 0] = torch.tensor([-9e4, -4e4, 1e4, -5e4])
+    assert chosen(q, k, 2)[0, 0].tolist() == [1, 2] and chosen(q, k, 3)[0, 0].tolist() == [1, 2, 3]
+
+
+def test_means_are_those_of_tiles() -> None:
     qkv, order = made(300, heads=2), shuffled(300)
     held = quantized(*qkv, order, 2)
-    q, k = (x[0, order.long()].transpose(0, 1) for x in qkv[:2])
-    for tile in range(4):
-        torch.testing.assert_close(held.k_means[:, tile], k[:, tile * 64 : tile * 64 + 64].mean(1))
-    for block in range(2):
-        torch.testing.assert_close(held.q_means[:, block], q[:, block * 128 : block * 128 + 128].mean(1))
+    for means, x in ((held.q_means, qkv[0]), (held.k_means, qkv[1])):
+        placed = x[0, order.long()].transpose(0, 1)
+        assert means.shape == (2, 4, 128)
+        for tile in range(4):
+            torch.testing.assert_close(means[:, tile], placed[:, tile * 64 : tile * 64 + 64].mean(1))
 
 
 def test_zeros_and_a_lone_row_are_fine() -> None:

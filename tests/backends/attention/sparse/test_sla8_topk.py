@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -59,7 +60,9 @@ def row_mask(placed: Order, given: Qkv, share: float) -> torch.Tensor:
     for head in range(q.shape[0]):
         middle = torch.stack([k[head, tile].mean(0) for tile in tiles])
         for queries in rows[: placed.blocks * 128].view(placed.blocks, 128):
-            best = (middle @ q[head, queries].mean(0)).topk(kept_cubes(share, placed.tiles)).indices
+            halves = torch.stack([q[head, half].mean(0) for half in queries.view(2, 64)])
+            weight = torch.softmax(halves @ middle.T / math.sqrt(128), 1).sum(0)
+            best = weight.topk(kept_cubes(share, placed.tiles)).indices
             mask[head, queries[:, None], tiles[best].flatten()] = True
     return mask
 
