@@ -5,9 +5,11 @@ from typing import Any
 
 import httpx2
 import pytest
+import torch
 
 from h3runtime.checkpoint.synthetic.adapters import LAYOUTS, adapter
 from h3runtime.checkpoint.synthetic.tiny import TRANSFORMER
+from h3runtime.checkpoint.writer import write_file
 from tests.e2e.test_serve import PATIENCE, start, wait_until_ready
 from tests.tiny_set import tiny_paths
 
@@ -23,6 +25,17 @@ REFUSED = {("fasth3", 8): "4"}
 TURBO = "minimax_h3_fl2v_turbo_4step_v1.0_768p_comfyui_bf16"
 
 
+LAYER = "lora_unet_blocks_0_mlp_fc2"
+UNUSABLE = {
+    "dora": ({f"{LAYER}.dora_scale": torch.ones(4)}, "is a DoRA's magnitude"),
+    "old-dora": ({f"{LAYER}.diff_b": torch.ones(4, 1)}, "a bias has one dimension"),
+    "int8": ({f"{LAYER}.lora_up.weight": torch.ones(4, 4, dtype=torch.int8)}, "is stored as int8"),
+    "unknown": ({f"{LAYER}.lora_whatever": torch.ones(4)}, "is of no kind that is known"),
+    "torn": ({"lora_unet_blocks_1_mlp_fc1.lora_up.weight": torch.ones(4, 4)}, "has no other half"),
+}
+"""What stands beside a sound pair -> why the file is refused."""
+
+
 @pytest.fixture(scope="module")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
     folder = tmp_path_factory.mktemp("adapters")
@@ -30,6 +43,9 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx2.Client]:
         adapter(layout, TRANSFORMER).write(folder / f"{layout}.safetensors")
     adapter("comfyui_turbo", TRANSFORMER).write(folder / f"{TURBO}.safetensors")
     (folder / "broken.safetensors").write_bytes(b"<html>")
+    pair = {name: tensor for name, tensor in adapter("kohya", TRANSFORMER).tensors.items() if "fc2.lora_" in name}
+    for name, (tensors, _) in UNUSABLE.items():
+        write_file(folder / f"{name}.safetensors", pair | tensors)
     paths = {f"H3_{name.upper()}": str(path) for name, path in tiny_paths().items()}
     server = start(tmp_path_factory.mktemp("server"), H3_LORA_DIR=str(folder), H3_WARMUP_SHAPES="64x64x5", **paths)
     try:
@@ -104,6 +120,14 @@ def test_a_job_tells_the_effective_scale(client: httpx2.Client) -> None:
         {"name": "kohya", "strength": 0.0, "alpha": 4.0, "rank": 4, "scale": 0.0, "matched": 20, "total": 20},
     ]
     assert [use["name"] for use in job["diagnostics"]["loras"]] == ["diffusers", "kohya"]
+
+
+@pytest.mark.parametrize("name", UNUSABLE)
+def test_a_kind_that_is_not_applied_is_refused_with_its_tensor(client: httpx2.Client, name: str) -> None:
+    tensors, why = UNUSABLE[name]
+    (tensor,) = tensors
+    found = refused(client, {"name": name}, steps=4)
+    assert list(found) == ["loras[0].name"] and tensor in found["loras[0].name"] and why in found["loras[0].name"]
 
 
 def test_what_is_wrong_is_told_under_its_field(client: httpx2.Client) -> None:

@@ -32,7 +32,8 @@ PLAIN: Final = re.compile(r"(.+)\.(weight|bias)")
 TABLE: Final = "adaln_t_table"
 DOWN: Final = ("lora_A", "lora_down")
 REFUSED: Final = (
-    (r"\.dora_scale$", "is a DoRA's magnitude, which needs the weight itself"),
+    (r"\.(dora_scale|lora_magnitude_vector)(\.|$)", "is a DoRA's magnitude, which needs the weight itself"),
+    (r"\.lora_(A|B|down|up)(\.default)?\.bias$", "is a bias inside a pair"),
     (r"\.hada_(w|t)\d", "is part of a LoHa"),
     (r"\.lokr_(w|t)\d", "is part of a LoKr"),
     (r"\.lora_mid\.", "is the middle factor of a LoCon"),

@@ -42,6 +42,10 @@ def stored(tmp_path: Path, tensors: Tensors, **metadata: str) -> StoredAdapter:
     ("extra", "told"),
     [
         ({f"{LAYER}.dora_scale": torch.ones(64)}, "DoRA"),
+        ({f"{LAYER}.lora_magnitude_vector.weight": torch.ones(64)}, "DoRA"),
+        ({f"{LAYER}.lora_magnitude_vector.default.weight": torch.ones(64)}, "DoRA"),
+        ({f"{LAYER}.lora_magnitude_vector": torch.ones(64)}, "DoRA"),
+        ({f"{LAYER}.lora_B.bias": torch.ones(64)}, "a bias inside a pair"),
         ({f"{LAYER}.diff_b": torch.ones(64, 1)}, "a bias has one dimension"),
         ({f"{LAYER}.hada_w1_a": torch.ones(4, 4)}, "LoHa"),
         ({f"{LAYER}.lokr_w1": torch.ones(4, 4)}, "LoKr"),
