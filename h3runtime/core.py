@@ -649,7 +649,8 @@ class AdapterFit:
 class AdapterFacts:
     """An adapter that requests may name. fault: why nobody can use it, "" if it is sound. layout: see
     `checkpoint.lora.layout`. rank, alpha, ratio: as in `AdapterUse`, at strength 1, as far as the file tells.
-    needs_alpha: some of its layers have none, so that a request must name one. fits: by partition."""
+    needs_alpha: some of its layers have none, so that a request must name one; mixed_alpha: others have one of their
+    own. fits: by partition."""
 
     name: str
     file: str
@@ -661,6 +662,7 @@ class AdapterFacts:
     alpha: float | None = None
     ratio: float | None = None
     needs_alpha: bool = False
+    mixed_alpha: bool = False
     fits: Mapping[str, AdapterFit] = field(default_factory=dict)
     contract: AdapterContract | None = None
     fault: str = ""

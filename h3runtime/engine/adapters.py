@@ -110,6 +110,7 @@ def _facts(path: Path, targets: Mapping[str, Target], on_bytes: Callable[[int], 
             alpha=scales.alpha,
             ratio=scales.ratio,
             needs_alpha=bool(scales.missing),
+            mixed_alpha=bool(scales.missing and scales.by_layer),
             fits={partition: _fit(stored, partition, target, path) for partition, target in targets.items()},
             contract=contract_of(stored, name),
         )

@@ -95,7 +95,9 @@ class _Named:
 
     def _use(self, facts: AdapterFacts, fit: AdapterFit) -> AdapterUse:
         given = self.lora.alpha if facts.needs_alpha else None
-        alpha, ratio = (facts.alpha, facts.ratio) if given is None else (given, given / max(facts.rank, 1))
+        alpha, ratio = facts.alpha, facts.ratio
+        if given is not None and not facts.mixed_alpha:
+            alpha, ratio = given, given / max(facts.rank, 1)
         # Without pairs there is nothing that alpha would scale.
         scale = 1.0 if not facts.rank else ratio
         return AdapterUse(

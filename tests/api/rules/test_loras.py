@@ -58,6 +58,14 @@ def test_an_alpha_that_no_file_has_is_asked_for() -> None:
     assert (use.alpha, use.alpha_given, use.rank, use.scale) == (8.0, 8.0, 128, 8 / 128)
 
 
+def test_no_scale_is_told_where_an_alpha_is_for_some_layers_alone() -> None:
+    mixed = replace(STRIPPED, name="mixed", mixed_alpha=True)
+    read = read_body({"prompt": "x", "loras": [{"name": "mixed", "alpha": 8}]})
+    verdict = Verdict(read)
+    (use,) = judge_loras(read.body, Task.T2VA, replace(FACTS, adapters=(mixed,)), verdict)
+    assert not verdict.offences and (use.alpha, use.alpha_given, use.scale) == (None, 8.0, None)
+
+
 @pytest.mark.parametrize(
     ("lora", "field", "told"),
     [
