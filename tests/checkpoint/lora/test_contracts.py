@@ -60,7 +60,7 @@ TABLE = [
     *turbo("fl2v_turbo_8step_v1.0_768p", (8,), (6.0,), FL2VA, 8.0),
     *turbo("ref2v_turbo_4step_v0.1", (4,), (12.0,), REF2VA, 8.0),
     *turbo("ref2v_turbo_8step_v1.0_768p", (8,), (6.0, 12.0), REF2VA, None),
-    Row("h3_nano_turbo_4step", "comfyui_turbo", (4,), (12.0,), FL2VA, 128.0),
+    Row("h3_nano_turbo_4step", "comfyui_turbo", (4,), (12.0,), FL2VA, 48.0),
     Row("minimax_h3_turbo_v4_step600_ema", "bare", (4, 5, 6, 7, 8), (12.0,), FL2VA, 64.0),
     Row("MiniMax-H3-Acc-FL2VA", "pdd", (8, 4), (12.0,), (*FL2VA, *REF2VA), None, ()),
     Row("h3_acc_comfy", "pdd_comfyui", (8, 4), (12.0,), (*FL2VA, *REF2VA), None, ()),
