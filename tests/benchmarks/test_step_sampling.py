@@ -89,8 +89,9 @@ def test_lanes_reuse_and_the_peer_s_whole_loop_are_told_beside_each_other(
         "sparse": ([8], [[]]),
         "reuse": ([5], [[2, 4, 5]]),
     }
-    forwards = [*report["rows"][-1]["times_ms"], *report["peer_forwards_between_ms"]]
-    assert len(forwards) == 3 + 2 and not found["diffusers"]["ratios"]
+    (peer,) = (row for row in report["rows"] if row["name"] == "diffusers")
+    forwards = [*peer["times_ms"], *report["peer_forwards_between_ms"]]
+    assert len(forwards) == 1 + 4 and not found["diffusers"]["ratios"]
     by_forward = found["reuse"]["ratios"]["diffusers, 8 x median forward"]["median"]
     assert by_forward == pytest.approx(8 * sorted(forwards)[2] / found["reuse"]["ms"])
     whole = found["medium"]["ratios"]["diffusers, whole"]
@@ -165,7 +166,9 @@ def test_what_lanes_approximate(weights: dict[str, torch.Tensor], given: Workloa
     told = "; ".join(approximations(ready("medium", weights, given)))
     assert "products: fp8" in told and "easycache below 0.2, as it decides on random weights" in told
     lane = lane_of("medium", 50, StepReuse("h3_cache", 0.1), (3, 4))
-    assert lane.attentions == ("sla8_topk_50", "sla_topk_50") and lane.likely_skips(given.settings) == 2
+    assert lane.attentions == ("sla8_topk_50", "sla_topk_50", *LANES["high"].attentions)
+    assert lane.likely_skips(given.settings) == 2
+    assert lane_of("sparse", 10, StepReuse("h3_cache", 0.1), None).attentions == ("sla8_topk_10", "sla_topk_10")
     assert lane_of("high", 50, StepReuse("h3_cache", 0.1), (3, 4)) == LANES["high"]
 
 
