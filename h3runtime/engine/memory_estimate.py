@@ -208,7 +208,7 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
             on_host=models.computing.on_host,
         ),
     )
-    frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target, room)
+    frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target, room, on_host=on_host)
     heard = heap_bytes(audio_decode_bytes(models.audio_decoder, demand.audio_latents, on_host=on_host), on_host=on_host)
     seen = heap_bytes(frames, on_host=on_host) + host_frames_bytes(target, on_host=on_host)
     # On a device the sound is decoded beside the first pictures. On a CPU too where there are cores for both: there the

@@ -49,9 +49,10 @@ MASK_COPIES = 6
 the content to keep, and that as it was given."""
 WAITING_CHUNKS = 3
 """Chunks of 17 frames on the host: one to be written, one copied, one waiting."""
-HEAP_SHARE, HEAP_BYTES = 2.2, 100 * 2**20
-"""glibc serves what is smaller than 32 MiB from a heap with holes. Measured on a CPU: of 4 MiB in use the process had
-13, of 13 40, of 36 115, of 54 145, of 142 250, and of 302, with frames on their way, 500."""
+HEAP_SHARE, HEAP_BYTES = 1.0, 48 * 2**20
+"""glibc serves what is smaller than 16 MiB (`heap`) from a heap with holes. Measured on a CPU, two engines, twice each:
+of 22 MiB in use the process had 31 to 37, of 43 40 to 56, of 56 86 to 109, of 111 118 to 155, of 115 157 to 183, of 142
+129 to 212."""
 PIECE_FRAMES = PIECE_LATENTS * TIME_PATCH
 """Frames that the video decoder makes at once: 28."""
 
@@ -270,23 +271,38 @@ def audio_decode_bytes(config: AudioDecoderConfig | None, latents: int, *, on_ho
     return FP32 * STEREO * (widest + blocked) * latents
 
 
-def video_decode_bytes(config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot, room: int = 0) -> int:
-    """The larger of two moments: a piece of 28 frames is there, and 17 of them become colours, twice in fp32; or its
-    last tiles are made, as many at once as fit into `room`."""
+def video_decode_bytes(
+    config: DecoderConfig | None, dtype: torch.dtype, tile: int, target: Shot, room: int = 0, *, on_host: bool = False
+) -> int:
+    """The largest of three moments: a piece of 28 frames is there, and 17 of them become colours; it is put together of
+    its tiles; or its last tiles are made, as many at once as fit into `room`. A CPU makes colours frame by frame, once
+    in fp32, and their bytes besides; a device makes them in two passes."""
     if config is None:
         return 0
     size, values = dtype.itemsize, 3 * target.width * target.height
-    shown = min(CHUNK_FRAMES, target.frames)
-    join = (PIECE_FRAMES + FRAME_OVERLAP) * size + 2 * shown * FP32
+    shown, colours = min(CHUNK_FRAMES, target.frames), FP32 + 1 if on_host else 2 * FP32
+    join = (PIECE_FRAMES + FRAME_OVERLAP) * size + shown * colours
     if target.frames > CHUNK_FRAMES + FRAME_OVERLAP:
         # The part before is still on its way to the host, and this one is blended with it.
-        join += shown * (size + FP32)
+        join += shown * (size + FP32 + on_host)
     pixels = min(target.width, tile) * min(target.height, tile)
     one = decoded_tile_bytes(config, dtype, PIECE_LATENTS * pixels // ALIGNMENT**2)
     at_once = tiles_at_once(one, _tiles(tile, target), room)
     # Those beside the last one have frames of their own, which overlap in the piece.
     beside = (at_once - 1) * 3 * PIECE_FRAMES * pixels * size
-    return max(values * join, at_once * one + beside + values * PIECE_FRAMES * size)
+    piece = values * PIECE_FRAMES * size
+    return max(values * join, 3 * PIECE_FRAMES * size * _stitched(tile, target), at_once * one + beside + piece)
+
+
+def _stitched(tile: int, target: Shot) -> int:
+    """Pixels of a frame that are held while the last row of tiles is put together: rows overlap, and so do the tiles of
+    one; the last tile is there as it was made, too."""
+    split = Tiling.of_size(tile).split
+    rows, columns = len(split(target.height).starts), len(split(target.width).starts)
+    height, width = min(target.height, tile), min(target.width, tile)
+    if rows > 1:
+        return rows * height * target.width + target.height * target.width + height * width
+    return height * target.width + (columns + 1) * height * width if columns > 1 else height * width
 
 
 def read_ahead_bytes(shot: Shot, *, on_host: bool) -> int:

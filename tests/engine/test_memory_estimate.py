@@ -21,8 +21,9 @@ from h3runtime.conditioning import layers
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.conditioning.presentation import Markers, assemble
-from h3runtime.core import ReferenceInput, Task
+from h3runtime.core import Latents, ReferenceInput, Task
 from h3runtime.denoiser.config import DitConfig
+from h3runtime.engine.clip import decode_frames
 from h3runtime.engine.demand import Demand
 from h3runtime.engine.linear_memory import resident_bytes
 from h3runtime.engine.memory_estimate import Conditioning, MemoryEstimate
@@ -33,15 +34,18 @@ from h3runtime.engine.memory_formulas import (
     audio_encode_bytes,
     sampling_bytes,
     text_bytes,
+    video_decode_bytes,
     video_encode_bytes,
     vision_bytes,
 )
 from h3runtime.engine.refine_estimate import upscaling_bytes
+from h3runtime.packing.geometry import audio_latents, latent_frames
 from h3runtime.packing.rows import vision_rows
 from h3runtime.vae.upscaler import LatentUpscaler
 from h3runtime.vae.upscaler_config import UpscalerConfig
 from tests.conditioning import small
 from tests.engine.conditioned import clip_reference, diagnostics_of, image_reference, voice_reference
+from tests.engine.conftest import idle_run
 
 MARKERS = Markers(start=500, end=501)
 VISION = replace(small.VISION, hidden=128, intermediate=512, heads=4, depth=2, out_hidden=512, taps=(0, 1))
@@ -180,3 +184,24 @@ def test_diagnostics_tell_the_estimate_of_their_own_request(engine, make_spec, m
     mixed = diagnostics_of(engine, replace(spec, task=Task.REF2VA, references=references))["memory_estimate"]
     assert all(mixed[f"conditioning_{part}_bytes"] > 0 for part in ("video", "sound", "vision", "text"))
     assert mixed["sampling_bytes"] > plain["sampling_bytes"] and mixed["decode_bytes"] == plain["decode_bytes"]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [Shot(22, 320, 192), Shot(56, 320, 192), Shot(5, 640, 384), Shot(22, 640, 384), Shot(22, 256, 256)],
+    ids=str,
+)
+def test_pictures_take_what_is_estimated_while_they_are_decoded(engine, target) -> None:
+    """0.93 to 1.00 of what the allocator counts; a tenth is the promise."""
+    vae = engine.models.vaes.video
+    video = torch.randn(1, 24, latent_frames(target.frames), target.height // 16, target.width // 16)
+    latents = Latents(video, torch.zeros(1, 32, 2, audio_latents(target.frames)))
+
+    def decoded() -> None:
+        run = idle_run()
+        with run.stage("video_decode"):
+            for chunk in decode_frames(latents, engine.models.vaes, "blended", run):
+                del chunk
+
+    estimated = video_decode_bytes(vae.config.decoder, vae.dtype, vae.tiling.size, target, on_host=True)
+    assert estimated / allocated(decoded) == pytest.approx(1, abs=0.1)
