@@ -120,18 +120,23 @@ def _tile_ring(source, WHOLE_ROWS: gl.constexpr, WHOLE_COLUMNS: gl.constexpr):
 
 
 @gluon.jit
+def _pick(at, dense, nth, last):
+    """The number of a tile: of the list, or the nth of all. Then nothing is read: there may be no list at all."""
+    return gl.load(at, mask=dense == 0, other=0) + min(nth, last) * dense
+
+
+@gluon.jit
 def _produce(q_codes, k_codes, v_codes, queries, keys, values, q_row, k_row, v_row, picks, dense, rows, count):
     """picks: the list of this program, for `count` keys; dense: 1 for all tiles in a row, 0 for the list's."""
     for consumer in gl.static_range(CONSUMERS):
         queries.fill(consumer, q_codes, q_row + consumer * ROWS, 0)
-    listed = 1 - dense
     last = (rows + TILE - 1) // TILE - 1
     for i in range((count + KEYS - 1) // KEYS):
-        at = picks + i * TILES * listed
-        one = gl.load(at) * listed + min(i * TILES, last) * dense
-        two = gl.load(at + 1) * listed + min(i * TILES + 1, last) * dense
-        three = gl.load(at + 2) * listed + min(i * TILES + 2, last) * dense
-        four = gl.load(at + 3) * listed + min(i * TILES + 3, last) * dense
+        at = picks + i * TILES
+        one = _pick(at, dense, i * TILES, last)
+        two = _pick(at + 1, dense, i * TILES + 1, last)
+        three = _pick(at + 2, dense, i * TILES + 2, last)
+        four = _pick(at + 3, dense, i * TILES + 3, last)
         keys.fill(i, k_codes, k_row + one * TILE, k_row + two * TILE, k_row + three * TILE, k_row + four * TILE)
         values.fill(i, v_codes, v_row + one * D, v_row + two * D, v_row + three * D, v_row + four * D)
 
