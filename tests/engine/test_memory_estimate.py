@@ -205,3 +205,13 @@ def test_pictures_take_what_is_estimated_while_they_are_decoded(engine, target) 
 
     estimated = video_decode_bytes(vae.config.decoder, vae.dtype, vae.tiling.size, target, on_host=True)
     assert estimated / allocated(decoded) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize(
+    ("frames", "height", "width", "mebibytes"), [(22, 384, 640, 88), (124, 768, 1344, 642), (362, 768, 1344, 678)]
+)
+def test_the_published_upscaler_takes_what_was_counted_on_a_device(frames, height, width, mebibytes) -> None:
+    """By the allocator of an H200 (benchmarks/LOG.md), within 8 %."""
+    config = UpscalerConfig.from_shapes(upscaler_shapes(UpscalerSizes()))
+    demand = Demand(Steps(1, 1, 1, 1, 2), (), (), (), Shot(frames, width, height))
+    assert upscaling_bytes(config, demand, on_host=False) / 2**20 == pytest.approx(mebibytes, rel=0.08)
