@@ -19,8 +19,8 @@ from h3runtime.settings import Settings
 from tests.nano.test_truth import drawn_scenes, request
 
 STEPS = 12
-SPARED = 1.3
-"""Least ratio of steps to forwards of the mode that is best at it: 1.5 measured, of this clip."""
+SPARED = 1.7
+"""Least ratio of steps to forwards of the modes that foretell from the latents: 2.0 measured, of this clip."""
 NEAR = 0.95
 """Least SSIM to the exact clip: 0.975 to 0.978 measured. How near clips are by the mean is the benchmark's to say."""
 
@@ -55,7 +55,7 @@ def exact(engine: ResidentEngine, scene: Scene, tmp_path_factory: pytest.TempPat
     ("reuse", "spared"),
     [
         (StepReuse("easycache", REUSE_THRESHOLDS["easycache"]), SPARED),
-        (StepReuse("h3_cache", 0.1), 1.2),
+        (StepReuse("h3_cache", 0.1), SPARED),
         (StepReuse("first_block", REUSE_THRESHOLDS["first_block"]), 1.2),
     ],
     ids=lambda value: value.mode if isinstance(value, StepReuse) else str(value),
