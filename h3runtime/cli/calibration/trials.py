@@ -23,7 +23,7 @@ from h3runtime.cli.calibration.made import Apart, Sampled
 from h3runtime.cli.calibration.outcome import Clip, Outcome, Timed
 from h3runtime.core import Latents
 from h3runtime.engine.latents_file import read_latents, write_latents
-from h3runtime.errors import BackendUnavailable, CheckpointError, DegenerateOutput, NumericalError, OutOfMemory
+from h3runtime.errors import BackendUnavailable, CheckpointError, DegenerateOutput, EngineDead, NumericalError, OutOfMemory
 from h3runtime.quality.levels import Choice, Level
 
 EXACT: Final = "exact"
@@ -136,12 +136,18 @@ class Trials:
     def _compared(self, maker: Maker, choice: Choice, place: tuple[int, int]) -> Clip:
         exact, _ = read_latents(self._latents(*place))
         name = self._name_of(choice)
+        refused = Clip(name, *place, NOTHING_ALIKE.ssim, NOTHING_ALIKE.audio_db, 0.0, 0, 0)
         try:
             made = maker.sampled(choice, *place)
             apart = maker.apart(exact, made.latents)
         except (NumericalError, DegenerateOutput, BackendUnavailable, OutOfMemory):
             # A job would have failed by it.
-            return Clip(name, *place, NOTHING_ALIKE.ssim, NOTHING_ALIKE.audio_db, 0.0, 0, 0)
+            return refused
+        except EngineDead as error:
+            # This process has no device any more; the next one needn't try what took it.
+            self._add(refused)
+            told = f"{error.message}; the same command goes on without {choice.told}"
+            raise EngineDead(told, stage=error.stage, step=error.step) from error
         return Clip(name, *place, apart.ssim, apart.audio_db, made.seconds, made.forwards, made.skipped_steps)
 
     def _exact(self, prompt: int, seed: int) -> Clip | None:

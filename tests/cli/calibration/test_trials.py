@@ -11,7 +11,7 @@ from h3runtime.cli.calibration.made import Apart, Sampled
 from h3runtime.cli.calibration.outcome import DOUBT, Outcome, Timed
 from h3runtime.cli.calibration.trials import EXACT, PAIRS, Trials
 from h3runtime.core import Latents
-from h3runtime.errors import CheckpointError, DegenerateOutput, H3Error, OutOfMemory
+from h3runtime.errors import CheckpointError, DegenerateOutput, EngineDead, H3Error, OutOfMemory
 from h3runtime.quality.levels import LEVELS, Choice
 
 EXACTLY = Choice("sdpa", "dequant")
@@ -114,6 +114,14 @@ def test_what_the_engine_refuses_is_nothing_alike(tmp_path: Path) -> None:
 def test_a_candidate_that_has_no_room_is_left_out(tmp_path: Path) -> None:
     made, _ = ready(tmp_path)
     assert made.some(Maker(OutOfMemory("full")), BROKEN, 3, HIGH, "trying").is_hopeless(HIGH)
+
+
+def test_a_candidate_that_loses_the_device_ends_the_run_and_is_left_out_of_the_next(tmp_path: Path) -> None:
+    made, _ = ready(tmp_path)
+    with pytest.raises(EngineDead, match="goes on without fp8 sdpa"):
+        made.some(Maker(EngineDead("an illegal memory access")), BROKEN, 3, HIGH, "trying")
+    again, maker = ready(tmp_path)
+    assert again.some(maker, BROKEN, 3, HIGH, "trying").is_hopeless(HIGH) and maker.asked == []
 
 
 def test_the_exact_choice_needs_no_clips_of_its_own(tmp_path: Path) -> None:
