@@ -29,7 +29,7 @@ MODELTC: Final = "ModelTC/Minimax-H3-Turbo; vllm-project/vllm-omni#7062"
 @dataclass(frozen=True, slots=True)
 class Published:
     """name: pattern of the published file's name, whatever stands around it. shift: of the picture; two where its
-    publishers name two. alpha: None where no source has it."""
+    publishers name two. alpha: at `rank`; None where no source has it."""
 
     name: str
     steps: tuple[int, ...]
@@ -37,8 +37,10 @@ class Published:
     tasks: tuple[str, ...]
     alpha: float | None
     source: str = MODELTC
+    rank: int = 128
 
-    def contract(self, told_by: str) -> AdapterContract:
+    def contract(self, told_by: str, rank: int) -> AdapterContract:
+        """rank: of the file. With another it was made anew of the published one, and nobody says by which alpha."""
         return AdapterContract(
             name=self.name.replace("\\", ""),
             told_by=told_by,
@@ -49,7 +51,7 @@ class Published:
             samplers=EULER,
             schedulers=EVEN,
             tasks=self.tasks,
-            alpha=self.alpha,
+            alpha=self.alpha if rank == self.rank else None,
         )
 
 
@@ -69,9 +71,9 @@ TURBO: Final = (
         None,
         "ModelTC/Minimax-H3-Turbo#15; lightx2v/Minimax-h3-Turbo#51",
     ),
-    Published(r"h3_nano_turbo_4step", (4,), (12.0,), FL2VA_TASKS, 48.0, "h3runtime.nano.training.turbo"),
+    Published(r"h3_nano_turbo_4step", (4,), (12.0,), FL2VA_TASKS, 48.0, "h3runtime.nano.training.turbo", rank=48),
 )
-"""LightX2V's, of rank 128 (dit-contract §7.2), and what the package distils from the embedded model in the same layout
+"""LightX2V's (dit-contract §7.2), and what the package distils from the embedded model in the same layout
 by the same rule. The longer of two names that begin alike stands first. Of `ref2v_turbo_8step_v1.0_768p` one thread of
 its publishers says shift 6, another 12."""
 
@@ -128,11 +130,12 @@ def contract_of(stored: StoredAdapter, name: str) -> AdapterContract | None:
 
 
 def _turbo(stored: StoredAdapter, name: str) -> Iterator[AdapterContract]:
+    rank = common_rank(stored)
     for published in TURBO:
         if any(re.search(published.name, value) for value in stored.metadata.values()):
-            yield published.contract("its metadata and its shape")
+            yield published.contract("its metadata and its shape", rank)
         elif re.search(published.name, name):
-            yield published.contract("its published name and its shape")
+            yield published.contract("its published name and its shape", rank)
 
 
 def _pdd_steps(stored: StoredAdapter) -> tuple[int, ...]:

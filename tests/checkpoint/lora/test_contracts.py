@@ -39,6 +39,7 @@ class Row:
     tasks: tuple[Task, ...]
     alpha: float | None
     schedulers: tuple[str, ...] = ("simple", "linear")
+    rank: int = 128
 
     @property
     def legal(self) -> dict[str, Any]:
@@ -60,8 +61,8 @@ TABLE = [
     *turbo("fl2v_turbo_8step_v1.0_768p", (8,), (6.0,), FL2VA, 8.0),
     *turbo("ref2v_turbo_4step_v0.1", (4,), (12.0,), REF2VA, 8.0),
     *turbo("ref2v_turbo_8step_v1.0_768p", (8,), (6.0, 12.0), REF2VA, None),
-    Row("h3_nano_turbo_4step", "comfyui_turbo", (4,), (12.0,), FL2VA, 48.0),
-    Row("minimax_h3_turbo_v4_step600_ema", "bare", (4, 5, 6, 7, 8), (12.0,), FL2VA, 64.0),
+    Row("h3_nano_turbo_4step", "comfyui_turbo", (4,), (12.0,), FL2VA, 48.0, rank=48),
+    Row("minimax_h3_turbo_v4_step600_ema", "bare", (4, 5, 6, 7, 8), (12.0,), FL2VA, 64.0, rank=64),
     Row("MiniMax-H3-Acc-FL2VA", "pdd", (8, 4), (12.0,), (*FL2VA, *REF2VA), None, ()),
     Row("h3_acc_comfy", "pdd_comfyui", (8, 4), (12.0,), (*FL2VA, *REF2VA), None, ()),
     Row("fasth3_preview", "fasth3", (4,), (12.0,), (Task.T2VA,), None),
@@ -69,10 +70,9 @@ TABLE = [
 IDS = [f"{row.file}" for row in TABLE]
 
 
-def facts_of(row: Row, tmp_path: Path, *, stripped: bool = False) -> AdapterFacts:
-    """Of such a file. stripped: its alpha is gone."""
-    larryvrh = row.layout == "bare"
-    made = adapter(row.layout, LARRYVRH if larryvrh else PRUNED, rank=64 if larryvrh else 4)
+def facts_of(row: Row, tmp_path: Path, *, stripped: bool = False, rank: int | None = None) -> AdapterFacts:
+    """Of such a file. stripped: its alpha is gone. rank: another than the published one."""
+    made = adapter(row.layout, LARRYVRH if row.layout == "bare" else PRUNED, rank=rank or row.rank)
     if stripped:
         tensors = {name: tensor for name, tensor in made.tensors.items() if not name.endswith(".alpha")}
         made = replace(made, tensors=tensors, metadata={})
@@ -145,3 +145,12 @@ def test_an_alpha_that_its_file_lost_has_to_be_the_published_one(tmp_path: Path,
     other = offences(facts, row.tasks[0], 16.0, **row.legal)
     assert list(other) == ["loras[0].alpha"] and other["loras[0].alpha"][1] == f"{row.alpha:g}"
     assert offences(facts, row.tasks[0], row.alpha, **row.legal) == {}
+
+
+def test_of_a_resized_one_nobody_knows_the_alpha(tmp_path: Path) -> None:
+    """`*_resized_avg_rank_21` bears the published name; its scale is in its matrices."""
+    facts = facts_of(TABLE[0], tmp_path, stripped=True, rank=21)
+    assert facts.contract is not None and facts.contract.alpha is None and facts.contract.steps == (4,)
+    missing = offences(facts, Task.T2VA, None, **TABLE[0].legal)
+    assert missing["loras[0].alpha"][1] == "the alpha that it was trained with"
+    assert offences(facts, Task.T2VA, 21.0, **TABLE[0].legal) == {}
