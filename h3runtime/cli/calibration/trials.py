@@ -23,7 +23,14 @@ from h3runtime.cli.calibration.made import Apart, Sampled
 from h3runtime.cli.calibration.outcome import Clip, Outcome, Timed
 from h3runtime.core import Latents
 from h3runtime.engine.latents_file import read_latents, write_latents
-from h3runtime.errors import BackendUnavailable, CheckpointError, DegenerateOutput, EngineDead, NumericalError, OutOfMemory
+from h3runtime.errors import (
+    BackendUnavailable,
+    CheckpointError,
+    DegenerateOutput,
+    EngineDead,
+    NumericalError,
+    OutOfMemory,
+)
 from h3runtime.quality.levels import Choice, Level
 
 EXACT: Final = "exact"
