@@ -46,7 +46,7 @@ def same(one: Latents, other: Latents) -> bool:
 
 def made(network: Any, reuse: StepReuse | None, on_step: Any = None) -> Latents:
     layout = tiny.layout()
-    named = {"device": CUDA, "dtype": torch.bfloat16, "attention": SdpaAttention()}
+    named: dict[str, Any] = {"device": CUDA, "dtype": torch.bfloat16, "attention": SdpaAttention()}
     conditions = tiny.conditions(layout, CONFIG)
     return denoise(network, layout, text(), *conditions, ASKED, reuse=reuse, on_step=on_step, **named)
 
