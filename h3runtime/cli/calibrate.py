@@ -27,11 +27,12 @@ from h3runtime.errors import Offence, invalid
 from h3runtime.observe.cores import engine_threads
 from h3runtime.quality.evidence import LEAST
 from h3runtime.quality.levels import LEVELS, REUSE, Choice
-from h3runtime.settings import SERVICE_ONLY, Settings, add_flags, resolve
+from h3runtime.settings import PARTITION_PATHS, SERVICE_ONLY, Settings, add_flags, resolve
 
 READ_HERE = frozenset({"data_dir", "url_allow", "max_upload_bytes"})
 MOST_SEEDS = 1000
-DEFAULT_SIZE = "1344x768x124"
+DEFAULT_SIZE, EMBEDDED_SIZE = "1344x768x124", "192x192x39"
+"""H3's own canvas, and the demo's for the embedded model."""
 SCHEDULE = ("steps", "sampler", "scheduler", "shift", "audio_shift")
 TRIED = (
     ("attention", None, "attention backend"),
@@ -63,7 +64,10 @@ def add_parser(commands: Any) -> None:
         "--level", action="append", choices=tuple(LEVELS), help="May be given again. Default: all of them."
     )
     parser.add_argument(
-        "--size", action="append", metavar="WxHxF", help=f"Of the clips; may be given again. Default: {DEFAULT_SIZE}."
+        "--size",
+        action="append",
+        metavar="WxHxF",
+        help=f"Of the clips; may be given again. Default: {DEFAULT_SIZE}, {EMBEDDED_SIZE} for the embedded model.",
     )
     for what, choices, more in TRIED:
         parser.add_argument(
@@ -87,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = resolve(vars(arguments), arguments.config)
     if not LEAST.seeds <= arguments.seeds <= MOST_SEEDS:
         raise invalid([Offence("seeds", f"{arguments.seeds} is out of range", f"{LEAST.seeds}..{MOST_SEEDS}")])
-    sizes = tuple(_size(text) for text in arguments.size or [DEFAULT_SIZE])
+    sizes = tuple(_size(text) for text in arguments.size or [_usual_size(settings)])
     prompts = read_prompts(arguments.prompts, LEAST.prompts)
     levels = tuple(level for name, level in LEVELS.items() if name in (arguments.level or LEVELS))
     sampling = SamplerSettings(**{name: getattr(arguments, name) for name in SCHEDULE})
@@ -111,6 +115,11 @@ def run(arguments: argparse.Namespace) -> int:
             found = Calibration(asked, settings, load, stopping, shown, shown.tell).run()
     print_result({"evidence": found}, quiet=arguments.quiet)
     return 1 if any(row["file"] is None for row in found) else 0
+
+
+def _usual_size(settings: Settings) -> str:
+    is_embedded = all(getattr(settings, path) is None for path in PARTITION_PATHS.values())
+    return EMBEDDED_SIZE if is_embedded else DEFAULT_SIZE
 
 
 def _size(text: str) -> Size:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from h3runtime.__main__ import main
+from h3runtime.cli.calibrate import _usual_size
 from h3runtime.cli.calibration.outlook import View
 from h3runtime.cli.calibration.prompts import read_prompts
 from h3runtime.cli.calibration.running import LOCK, UNFINISHED, Asked, Calibration
@@ -102,6 +103,11 @@ def test_what_is_found_is_told_level_by_level(tmp_path: Path, capsys: pytest.Cap
     assert lines[0].startswith("64x64x5: high is resident_bf16 sdpa, 1.00 times as fast as exact; SSIM 1.0000")
     shelf = Shelf(tmp_path).held
     assert {evidence.level for evidence in shelf.own} == {"high", "low"} and shelf.faults == ()
+
+
+def test_the_usual_size_is_what_the_model_was_made_for() -> None:
+    assert _usual_size(Settings()) == "192x192x39"
+    assert _usual_size(Settings(model_path=Path("h3.safetensors"))) == "1344x768x124"
 
 
 def test_a_candidate_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
