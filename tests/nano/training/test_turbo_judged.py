@@ -1,10 +1,10 @@
 """The few-step adapter through the runtime: its folder, its loader, a request's `loras`, the engine, the judge.
 
-    python -m tests.nano.training.test_turbo_judged FOLDER [--prompts 24] [--size 128x128x22] [--task t2va]
+    python -m tests.nano.training.test_turbo_judged [FOLDER] [--prompts 24] [--size 128x128x22] [--task t2va]
 
-prints, for the adapter in FOLDER, what the judge says of the same prompts and noise in 20 forwards, in 4 without it and
-in 4 with it, and how far the clips are from those of 20; half of the prompts are of combinations that were never
-trained.
+prints, for the adapter in FOLDER, or the package's own, what the judge says of the same prompts and noise in 20
+forwards, in 4 without it and in 4 with it, and how far the clips are from those of 20; half of the prompts are of
+combinations that were never trained.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from benchmarks.quality_plan import Size, size_of
 from benchmarks.quality_prompts import SPLITS, Prompt, draw_prompt, ends_of
 from h3runtime.api.request import read_body
 from h3runtime.api.rules import Verdict, judge_loras
-from h3runtime.checkpoint.embedded.packaged import FOLDER
+from h3runtime.checkpoint.embedded.packaged import ADAPTERS, FOLDER
 from h3runtime.core import SAMPLE_RATE, AdapterUse, EncodeSettings, GenerateSpec, SamplerSettings, Task
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.media.log_mel import LogMelDistance
@@ -127,7 +127,7 @@ def made(engine: ResidentEngine, spec: GenerateSpec) -> tuple[NDArray[np.uint8],
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Judge the adapter of a folder.")
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folder", type=Path, nargs="?", default=ADAPTERS)
     parser.add_argument("--prompts", type=int, default=24, help="Of each split.")
     parser.add_argument("--size", type=size_of, default=size_of("128x128x22"))
     parser.add_argument("--task", choices=tuple(KEYFRAMES), default="t2va")
