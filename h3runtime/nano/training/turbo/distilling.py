@@ -51,7 +51,7 @@ class TurboRecipe(Recipe):
     every: float = 30.0
     sizes: Sizes = field(default_factory=lambda: SIZES)
     parts: int = 5
-    own: float = 0.75
+    own: float = 1.0
     home: bool = True
     repeats: int = 1
 
