@@ -1,9 +1,10 @@
-"""The README's two commands are the promised ones, complete on a fresh machine."""
+"""The README's two commands are the promised ones, complete on a fresh machine; what it shows is there."""
 
 import re
 from pathlib import Path
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 
 
 def first_fenced_block(heading: str) -> str:
@@ -25,3 +26,8 @@ def test_the_test_command_is_complete() -> None:
         "python3 -m venv .venv && .venv/bin/pip install torch==2.13.0 -e '.[test]' "
         "&& .venv/bin/pytest -n 2 --dist loadfile"
     )
+
+
+def test_its_pictures_are_there() -> None:
+    shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
+    assert shown and all((ROOT / path).is_file() for path in shown)
