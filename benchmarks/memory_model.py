@@ -180,11 +180,14 @@ def measured(given: argparse.Namespace, name: str, folder: Path, *, first: bool)
     if not given.features:
         for case in grid(layout, sizes, attentions(engine, given.attention, first=first)):
             yield _told(engine, case, folder, sampled)
-    for case in features(sizes[0], first=first):
+    for case in features(sizes[0]):
         yield _told(engine, case, folder, sampled)
     yield _told(engine, replace(sizes[0], refined=True), folder, upscaled)
     for case in whole(given, first=first):
         yield _told(engine, case, folder, figures)
+    # Last, and once, for it is no layout's matter: the newest kernels may lose a device.
+    for name in SPARSE if first else ():
+        yield _told(engine, replace(sizes[0], attention=name), folder, sampled)
     engine.close()
     del engine
     gc.collect()
@@ -207,13 +210,11 @@ def grid(layout: Layout, sizes: Sequence[Case], names: Sequence[str]) -> Iterato
             yield replace(size, linear=linear)
 
 
-def features(size: Case, *, first: bool) -> Iterator[Case]:
-    """What a request may have besides attention and linears, on one canvas. Sparse attention is no layout's matter."""
+def features(size: Case) -> Iterator[Case]:
+    """What a request may have besides attention and linears, on one canvas."""
     yield replace(size, adapter=True)
     for mode in REUSE_THRESHOLDS:
         yield replace(size, reuse=mode)
-    for name in SPARSE if first else ():
-        yield replace(size, attention=name)
 
 
 def whole(given: argparse.Namespace, *, first: bool) -> tuple[Case, ...]:

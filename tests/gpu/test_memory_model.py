@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.memory_model import LAYOUTS, Case, figures, made_engine, sampled, spec_of, warm_up
+from benchmarks.memory_model import (
+    LAYOUTS,
+    Case,
+    features,
+    figures,
+    made_engine,
+    sampled,
+    spec_of,
+    upscaled,
+    warm_up,
+)
 from h3runtime.engine.capacity import capacity_bytes, host_free_bytes
 from h3runtime.engine.preview import ColourMap
 from h3runtime.engine.resident import ResidentEngine
@@ -54,6 +64,21 @@ def test_the_peak_of_sampling_is_within_15_percent(
 ) -> None:
     told = sampled(made, spec_of(Case(1344, 768, 124, 12, attention=attention), tmp_path))
     note(f"{attention}: {told['above']} above what is held, {told['measured_above_bytes']} bytes")
+    assert 0.85 <= told["above"] <= 1.15
+
+
+@pytest.mark.parametrize("case", [*features(Case(960, 544, 124, 12))], ids=lambda case: case.name)
+def test_what_else_a_request_may_have_is_within_15_percent(made: ResidentEngine, note: Note, case: Case) -> None:
+    """An adapter and step reuse."""
+    assert made.settings.lora_dir is not None
+    told = sampled(made, spec_of(case, made.settings.lora_dir.parent))
+    note(f"{case.name}: {told['above']} above what is held, {told['measured_above_bytes']} bytes")
+    assert 0.85 <= told["above"] <= 1.15
+
+
+def test_the_upscalers_peak_is_within_15_percent(made: ResidentEngine, tmp_path: Path, note: Note) -> None:
+    told = upscaled(made, spec_of(Case(1344, 768, 124, 1, refined=True), tmp_path))
+    note(f"{told['above']} of {told['measured_above_bytes']} bytes")
     assert 0.85 <= told["above"] <= 1.15
 
 
