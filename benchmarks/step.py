@@ -14,7 +14,8 @@ costs itself alone, and is told.
     floor        the lane's own kernels, each measured alone afterwards (`step_floor`); above: what a forward takes more
     ceiling      of a large matrix product measured in the same run: what the work would take at that rate, over ms
     sampling     with `--samplings A,B,..`: whole ones of a request, in that order (`step_sampling`), wall; forwards and
-                 reused steps; the peer's own whole one over it, and as many of its median forward
+                 reused steps (`medium@3+5`: these, whatever the rule says); the peer's own whole one over it, and as
+                 many of its median forward
     loop         wall of a few steps of the sampling loop (`step_loop`), all of them computed, and as many of the peer's
                  forwards over it; overhead: 1 - busy / wall, and how often the host waited
     error        relative L2 of both velocities against the peer's, or against the first lane's without one
@@ -45,7 +46,7 @@ from benchmarks.contract import Unreadable, contract_names
 from benchmarks.script import names, positive
 from benchmarks.step_lanes import DEFAULT, EASY, LANES, SHARE, Lane, lane_of
 from benchmarks.step_report import table
-from benchmarks.step_session import COMPILED, SIZES, Asked, measure
+from benchmarks.step_session import SIZES, Asked, Wanted, measure
 from benchmarks.watched import Beat, run
 from h3runtime.backends.attention.sparse.sla_topk import PERCENTS
 from h3runtime.cli.report import print_error, say
@@ -93,7 +94,7 @@ def _write(output: Path | None, report: dict[str, Any]) -> None:
 
 def _asked(given: argparse.Namespace) -> Asked:
     reuse = _reuse(given)
-    lanes = [lane_of(name, given.share, reuse, given.skip) for name in given.lanes]
+    lanes = [lane_of(name, given.share, reuse) for name in given.lanes]
     if given.attention or given.linear or given.producers:
         base = LANES["exact"]
         asked = Lane(
@@ -119,38 +120,41 @@ def _asked(given: argparse.Namespace) -> Asked:
         given.scaling,
         given.seconds,
         dict(given.without),
-        given.samplings,
+        _samplings(given.samplings, reuse),
         given.sampling_steps,
     )
 
 
 def _reuse(given: argparse.Namespace) -> StepReuse:
-    """InvalidRequest for steps that no cache of latents can be told to reuse."""
     mode = given.cache_mode
     threshold = REUSE_THRESHOLDS[mode] if given.cache_threshold is None else given.cache_threshold
-    if given.skip is not None and mode == "first_block":
-        raise invalid([Offence("skip", "is for modes that compare latents", "easycache or h3_cache")])
     return StepReuse(mode, threshold, given.cache_start, given.cache_end)
+
+
+def _samplings(told: Sequence[str], reuse: StepReuse) -> tuple[Wanted, ...]:
+    """InvalidRequest for what can't be sampled."""
+    legal = (*LANES, "asked", *PEERS)
+    found, offences = [], []
+    for text in told:
+        try:
+            found.append(Wanted.of(text))
+        except ValueError:
+            offences.append(Offence("samplings", f"{text!r} names no steps from 1 on", "medium, medium@3+5+7"))
+            continue
+        if found[-1].name not in legal:
+            offences.append(Offence("samplings", f"no lane or peer {found[-1].name!r}", ", ".join(legal)))
+        elif found[-1].skipped is not None and LANES.get(found[-1].name, LANES["exact"]).reuse is None:
+            offences.append(Offence("samplings", f"{text!r}: that one reuses nothing", "reuse, medium"))
+        elif found[-1].skipped is not None and reuse.mode == "first_block":
+            offences.append(Offence("cache_mode", "first_block can't be told steps", "easycache, h3_cache"))
+    if offences:
+        raise invalid(offences)
+    return tuple(found)
 
 
 def _reasoned(text: str) -> tuple[str, str]:
     name, _, why = text.partition("=")
     return name, why or "was left out by --without"
-
-
-def _steps(text: str) -> tuple[int, ...]:
-    """Steps that can be reused: there is one before each. ValueError for others."""
-    found = tuple(int(one) for one in names(text))
-    if any(one < 1 for one in found):
-        raise ValueError(text)
-    return found
-
-
-def _samplings(text: str) -> tuple[str, ...]:
-    found, legal = names(text), (*LANES, "asked", *PEERS, COMPILED)
-    if unknown := [name for name in found if name not in legal]:
-        raise argparse.ArgumentTypeError(f"no sampling of {', '.join(unknown)} (legal: {', '.join(legal)})")
-    return found
 
 
 def _lanes(text: str) -> tuple[str, ...]:
@@ -183,9 +187,8 @@ def _parser() -> argparse.ArgumentParser:
     lever.add_argument("--cache-threshold", type=float, metavar="X", help="Default: the mode's own.")
     lever.add_argument("--cache-start", type=float, default=EASY.start, metavar="X", help=f"Default: {EASY.start}.")
     lever.add_argument("--cache-end", type=float, default=EASY.end, metavar="X", help=f"Default: {EASY.end}.")
-    lever.add_argument("--skip", type=_steps, metavar="N,..", help="Reuse these steps, from 0, whatever has changed.")
     parser.add_argument(
-        "--samplings", type=_samplings, default=(), metavar="A,B", help="Whole ones of these lanes and peers, in order."
+        "--samplings", type=names, default=(), metavar="A,B", help="Whole ones of these lanes and peers, in order."
     )
     parser.add_argument("--sampling-steps", type=positive, metavar="N", help="Default: the contract's.")
     parser.add_argument("--peer", choices=PEERS, help="Time it in the same run and print ratios.")

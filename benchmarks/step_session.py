@@ -60,6 +60,29 @@ SIZES: Final[Mapping[str, TransformerSizes]] = MappingProxyType(
 FEW: Final = 2
 """Blocks that are run before anything is timed."""
 COMPILED: Final = "diffusers, compiled"
+BETWEEN: Final = 4
+"""Forwards of the peer between samplings, behind the first ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A whole sampling. name: of a lane or peer. skipped: steps to reuse whatever its rule decides, None to ask it."""
+
+    name: str
+    skipped: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, text: str) -> Wanted:
+        """`medium`, or `medium@3+5+7`. ValueError for steps that have none before them."""
+        name, given, steps = text.partition("@")
+        skipped = tuple(int(step) for step in steps.split("+")) if given else None
+        if skipped is not None and min(skipped) < 1:
+            raise ValueError(text)
+        return cls(name, skipped)
+
+    @property
+    def told(self) -> str:
+        return self.name if self.skipped is None else f"{self.name}@{'+'.join(map(str, self.skipped))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +102,7 @@ class Asked:
     scaling: str | None
     seconds: float | None
     without: Mapping[str, str] = field(default_factory=dict)
-    samplings: tuple[str, ...] = ()
+    samplings: tuple[Wanted, ...] = ()
     sampling_steps: int | None = None
 
 
@@ -288,54 +311,58 @@ class Session:
         self._tell(", ".join(f"{name} differs by {self.found.measured[name].error:.2e}" for name in made))
 
     def _samplings(self, runners: Mapping[str, Runner]) -> None:
-        """In the order asked for; behind each of ours a forward of the peer: both share what the machine does."""
+        """In the order asked for; behind the first of ours a forward of the peer each, as both share the machine."""
         if self.asked.sampling_steps is not None:
             settings = replace(self.given.settings, steps=self.asked.sampling_steps)
             self.given = replace(self.given, settings=settings)
-        for name in self.asked.samplings:
-            if name in self.found.faults or name not in self.found.measured:
-                self.found.left_out.append(f"sampling of {name}: there is no such lane or peer here")
+        for wanted in self.asked.samplings:
+            what = f"sampling of {wanted.told}"
+            if wanted.name in self.found.faults or wanted.name not in self.found.measured:
+                self.found.left_out.append(f"{what}: there is no such lane or peer here")
                 continue
-            expected = self._expected_s(name)
-            if self._is_late(f"sampling of {name}", expected):
+            expected = self._expected_s(wanted)
+            if self._is_late(what, expected):
                 continue
-            self._tell(f"sampling of {name}: about {expected:.0f} s")
-            self._sampling(name, runners)
+            self._tell(f"{what}: about {expected:.0f} s")
+            self._sampling(wanted, what, runners)
             self.write(self._report())
 
-    def _sampling(self, name: str, runners: Mapping[str, Runner]) -> None:
-        what = f"sampling of {name}"
+    def _sampling(self, wanted: Wanted, what: str, runners: Mapping[str, Runner]) -> None:
         try:
-            made = self._sampled(name, runners[name].risk)
+            made = self._sampled(wanted, runners[wanted.name].risk)
         except torch.AcceleratorError:
             raise
         except Exception as fault:
             self.found.faults[what] = _told(fault)
             self._tell(f"{what}: {self.found.faults[what]}")
             return
-        self.found.samplings.setdefault(name, []).append(made)
+        self.found.samplings.setdefault(wanted.told, []).append(made)
         steps = ", ".join(f"{step.ms:.0f}{'r' * step.reused}" for step in made.steps)
         self._tell(f"{what}: {made.wall_ms:.0f} ms, {made.forwards} forwards; steps (r: reused): {steps}")
-        if name not in self.models and (peer := runners.get(self.asked.peer or "")) is not None:
+        peer = runners.get(self.asked.peer or "")
+        if wanted.name not in self.models and peer is not None and len(self.found.between) < BETWEEN:
             self.beat.at(peer.risk)
             self.found.between.append(once(peer.forward, self.device))
             self._tell(f"{peer.name}: a forward {self.found.between[-1]:.1f} ms")
 
-    def _sampled(self, name: str, risk: str) -> Sampling:
+    def _sampled(self, wanted: Wanted, risk: str) -> Sampling:
         alive = partial(self.beat.at, risk)
         alive()
-        if name in self.models:
-            return sampled_by_peer(self.models[name], self.given, self.device, alive)
-        lane = next(lane for lane in self.lanes if lane.lane.name == name)
-        return sampled(replace(lane, given=self.given), self.device, alive)
+        if wanted.name in self.models:
+            return sampled_by_peer(self.models[wanted.name], self.given, self.device, alive)
+        return sampled(replace(self._lane_of(wanted), given=self.given), self.device, alive)
 
-    def _expected_s(self, name: str) -> float:
+    def _lane_of(self, wanted: Wanted) -> Ready:
+        lane = next(lane for lane in self.lanes if lane.lane.name == wanted.name)
+        return replace(lane, lane=replace(lane.lane, skipped=wanted.skipped))
+
+    def _expected_s(self, wanted: Wanted) -> float:
         """As long as the last one, or as all of its forwards."""
-        if before := self.found.samplings.get(name):
+        if before := self.found.samplings.get(wanted.told):
             return before[-1].wall_ms / 1e3
-        lane = next((lane.lane for lane in self.lanes if lane.lane.name == name), None)
-        reused = 0 if lane is None else lane.likely_skips(self.given.settings)
-        return self.found.measured[name].ms * (self.given.settings.steps - reused) / 1e3
+        settings = self.given.settings
+        reused = 0 if wanted.name in self.models else self._lane_of(wanted).lane.likely_skips(settings)
+        return self.found.measured[wanted.name].ms * (settings.steps - reused) / 1e3
 
     def _floors(self) -> None:
         def measured(lane: Ready) -> None:
@@ -393,12 +420,15 @@ class Session:
 
     def _report(self) -> dict[str, Any]:
         asked = {**asdict(self.asked), "lanes": [lane.name for lane in self.asked.lanes]}
+        asked["samplings"] = [one.told for one in self.asked.samplings]
         work = Work.of(self.sizes, self.given.layout.rows)
         chosen = {
             lane.lane.name: (lane.attention.name, lane.lane.linear, lane.network.producers.name) for lane in self.lanes
         }
         told = {lane.lane.name: list(lane.passed) for lane in self.lanes}
-        near = {lane.lane.name: approximations(lane) for lane in self.lanes}
+        names = {lane.lane.name for lane in self.lanes}
+        sampled_ones = [Wanted.of(told) for told in self.found.samplings]
+        near = {one.told: approximations(self._lane_of(one)) for one in sampled_ones if one.name in names}
         return report_of(
             {**self.head, "asked": asked, "passed": told, "approximations": near}, work, chosen, self.found
         )

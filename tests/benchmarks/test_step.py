@@ -199,9 +199,9 @@ def test_what_is_left_out_is_told_and_costs_itself_alone(
     out, beat = tmp_path / "r.json", tmp_path / "beat"
     without = (
         "--without",
-        "sla_topk_25=no sign of life for 120 s",
+        "sla_topk_50=no sign of life for 120 s",
         "--without",
-        "sla8_topk_25",
+        "sla8_topk_50",
         "--without",
         "high",
         "--lanes",
@@ -216,8 +216,8 @@ def test_what_is_left_out_is_told_and_costs_itself_alone(
         "high": "BackendUnavailable: was left out by --without",
         "diffusers": "ZeroDivisionError: division by zero",
     }
-    assert "attention: sla_topk_25 no sign of life for 120 s" in report["passed"]["medium"]
-    assert beat.read_text() == "sdpa" and "medium: attention: sla_topk_25 no sign" in capsys.readouterr().out
+    assert "attention: sla_topk_50 no sign of life for 120 s" in report["passed"]["medium"]
+    assert beat.read_text() == "sdpa" and "medium: attention: sla_topk_50 no sign" in capsys.readouterr().out
 
 
 def test_a_lost_device_ends_a_watched_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

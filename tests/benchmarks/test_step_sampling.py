@@ -78,31 +78,33 @@ def test_lanes_reuse_and_the_peer_s_whole_loop_are_told_beside_each_other(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "r.json"
-    asked = ("--lanes", "high,reuse,sparse,medium", "--peer", "diffusers", "--steps", "0", "--skip", "2,4,5")
-    order = ("--samplings", "medium,diffusers,sparse,reuse,medium", "--sampling-steps", str(STEPS), "--share", "50")
+    asked = ("--lanes", "high,reuse,sparse,medium", "--peer", "diffusers", "--steps", "0", "--share", "25")
+    names = "medium@2+4+5,diffusers,sparse,reuse@2+4+5,medium@2+4+5,medium"
+    order = ("--samplings", names, "--sampling-steps", str(STEPS), "--cache-threshold", "0")
     assert main([*SMOKE, *asked, *order, "--output", str(out)]) == 0
     report = json.loads(out.read_text())
     found = report["samplings"]
     assert {name: (one["forwards"], one["skipped"]) for name, one in found.items()} == {
-        "medium": ([5, 5], [[2, 4, 5]] * 2),
+        "medium@2+4+5": ([5, 5], [[2, 4, 5]] * 2),
         "diffusers": ([8], [[]]),
         "sparse": ([8], [[]]),
-        "reuse": ([5], [[2, 4, 5]]),
+        "reuse@2+4+5": ([5], [[2, 4, 5]]),
+        "medium": ([8], [[]]),
     }
     (peer,) = (row for row in report["rows"] if row["name"] == "diffusers")
     forwards = [*peer["times_ms"], *report["peer_forwards_between_ms"]]
     assert len(forwards) == 1 + 4 and not found["diffusers"]["ratios"]
-    by_forward = found["reuse"]["ratios"]["diffusers, 8 x median forward"]["median"]
-    assert by_forward == pytest.approx(8 * sorted(forwards)[2] / found["reuse"]["ms"])
-    whole = found["medium"]["ratios"]["diffusers, whole"]
-    assert whole["least"] == pytest.approx(found["diffusers"]["ms"] / max(found["medium"]["walls_ms"]))
-    first, later = (found["medium"]["took"][number]["attention"] for number in (0, 1))
-    assert first["dispatches"] == {"sdpa": 3} and not found["medium"]["took"][2]["attention"]["dispatches"]
-    assert list(later["kept_share"].values()) == [pytest.approx(0.5, abs=0.1)]
+    by_forward = found["reuse@2+4+5"]["ratios"]["diffusers, 8 x median forward"]["median"]
+    assert by_forward == pytest.approx(8 * sorted(forwards)[2] / found["reuse@2+4+5"]["ms"])
+    whole = found["medium@2+4+5"]["ratios"]["diffusers, whole"]
+    assert whole["least"] == pytest.approx(found["diffusers"]["ms"] / max(found["medium@2+4+5"]["walls_ms"]))
+    first, later = (found["medium@2+4+5"]["took"][number]["attention"] for number in (0, 1))
+    assert first["dispatches"] == {"sdpa": 3} and not found["medium@2+4+5"]["took"][2]["attention"]["dispatches"]
+    assert list(later["kept_share"].values()) == [pytest.approx(0.25, abs=0.1)]
     printed = capsys.readouterr().out
-    assert "| medium | 2 |" in printed and "| 8 | 5 | 2, 4, 5 |" in printed
-    assert "medium, approximated: products: fp8; attention: sla" in printed and "reused, as given" in printed
-    assert "reuse, attention of steps 0, 1, 3, 6, 7: 3 sdpa" in printed
+    assert "| medium@2+4+5 | 2 |" in printed and "| 8 | 5 | 2, 4, 5 |" in printed
+    assert "medium@2+4+5, approximated: products: fp8; attention: sla" in printed and "reused, as given" in printed
+    assert "reuse@2+4+5, attention of steps 0, 1, 3, 6, 7: 3 sdpa" in printed
 
 
 def test_a_forward_that_is_another_lane_s_is_timed_once(tmp_path: Path) -> None:
@@ -164,12 +166,13 @@ def test_the_peer_walks_as_we_do(weights: dict[str, torch.Tensor], given: Worklo
 def test_what_lanes_approximate(weights: dict[str, torch.Tensor], given: Workload) -> None:
     assert approximations(ready("exact", weights, given)) == []
     told = "; ".join(approximations(ready("medium", weights, given)))
-    assert "products: fp8" in told and "easycache below 0.2, as it decides on random weights" in told
-    lane = lane_of("medium", 50, StepReuse("h3_cache", 0.1), (3, 4))
-    assert lane.attentions == ("sla8_topk_50", "sla_topk_50", *LANES["high"].attentions)
-    assert lane.likely_skips(given.settings) == 2
-    assert lane_of("sparse", 10, StepReuse("h3_cache", 0.1), None).attentions == ("sla8_topk_10", "sla_topk_10")
-    assert lane_of("high", 50, StepReuse("h3_cache", 0.1), (3, 4)) == LANES["high"]
+    assert "products: fp8" in told and "easycache below 0.15, as it decides on random weights" in told
+    other = StepReuse("h3_cache", 0.1)
+    lane = lane_of("medium", 10, other)
+    assert lane.attentions == ("sla8_topk_10", "sla_topk_10", *LANES["high"].attentions) and lane.reuse == other
+    assert replace(lane, skipped=(3, 4)).likely_skips(given.settings) == 2
+    assert lane_of("sparse", 10, other).attentions == lane.attentions[:2]
+    assert lane_of("high", 10, other) == LANES["high"]
 
 
 def test_what_can_t_be_sampled_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -178,11 +181,16 @@ def test_what_can_t_be_sampled_is_told(capsys: pytest.CaptureFixture[str]) -> No
     printed = capsys.readouterr().out
     assert "left out: sampling of medium: there is no such" in printed
     assert "left out: sampling of high: 0 s were over" in printed
-    assert main([*SMOKE, *asked, "--cache-mode", "first_block", "--skip", "1"]) == 1
-    assert "skip" in capsys.readouterr().err
-    for wrong in (("--skip", "0"), ("--samplings", "fast"), ("--share", "30")):
-        with pytest.raises(SystemExit):
-            main([*SMOKE, *wrong])
+    for wrong, told in (
+        ("medium@0", "names no steps from 1 on"),
+        ("medium@", "names no steps from 1 on"),
+        ("fast", "no lane or peer 'fast'"),
+        ("sparse@3", "reuses nothing"),
+    ):
+        assert main([*SMOKE, *asked, "--samplings", wrong]) == 1
+        assert told in capsys.readouterr().err
+    assert main([*SMOKE, "--samplings", "medium@3", "--cache-mode", "first_block"]) == 1
+    assert "first_block can't be told steps" in capsys.readouterr().err
 
 
 def test_a_sampling_that_fails_costs_itself_alone(
