@@ -75,7 +75,7 @@ def test_the_upscaler_is_resident_from_the_first_refined_job_on_and_counted(clie
 
 
 def test_reuse_spares_steps_of_the_first_pass_alone(client: httpx2.Client) -> None:
-    reuse = {"cache_mode": "easycache", "cache_threshold": 3.0, "cache_start_percent": 0.0, "cache_end_percent": 1.0}
+    reuse = {"cache_mode": "first_block", "cache_threshold": 3.0, "cache_start_percent": 0.0, "cache_end_percent": 1.0}
     job = made(client, steps=6, refine={"steps": 4}, **reuse)
     assert job["skipped_steps"] == 5 and job["forwards"] == 1 + 4
     assert job["diagnostics"]["reuse"]["skipped"] == [1, 2, 3, 4, 5]
