@@ -7,8 +7,8 @@
     keys         k, v -> codes; the mean of k and the sum of v's codes by tiles         one pass over both
 
 As `attention8_quantize`, whose arithmetic this is, but for k's scale: any tiles meet in a turn of the attention, and
-with one scale a head they need no care. H3 normalises its keys, so that their rows are alike; on h3-nano, 9,308 rows,
-dense attention is 2.03 % off with this scale and 2.04 % with one for 256 keys. Places beyond S hold the code 0.
+with one scale a head they need no care. H3 normalises its keys, so that their rows are alike: on six calls of h3-nano,
+9,308 rows, dense attention is 1.11 % off with it, and with one for each 256 keys. Places beyond S hold the code 0.
 """
 
 import triton
