@@ -77,7 +77,7 @@ def test_it_is_the_file_that_is_listed_and_small() -> None:
 def test_every_step_lands_nearer_to_the_teacher_with_it(teacher: Teacher, student: Student) -> None:
     steps = stepping.step_errors(teacher, student, SIZE, torch.float32, 5)
     plain, adapted = stepping.total(steps, adapted=False), stepping.total(steps, adapted=True)
-    assert adapted[0] < 0.9 * plain[0] and adapted[1] < 0.9 * plain[1], (plain, adapted)
+    assert adapted[0] < 0.7 * plain[0] and adapted[1] < 0.75 * plain[1], (plain, adapted)
 
 
 def test_four_forwards_with_it_score_as_twenty_without(teacher: Teacher, student: Student) -> None:
@@ -85,4 +85,4 @@ def test_four_forwards_with_it_score_as_twenty_without(teacher: Teacher, student
     many, plain, adapted = judging.compared(teacher, student, SIZE, torch.float32)
     assert many.share > 0.9
     assert adapted.share >= 0.9 * many.share and adapted.whole >= 0.9 * many.whole
-    assert adapted.video_l2 < 0.9 * plain.video_l2 and adapted.ssim > plain.ssim, (plain, adapted)
+    assert adapted.video_l2 < 0.7 * plain.video_l2 and adapted.ssim > plain.ssim, (plain, adapted)
