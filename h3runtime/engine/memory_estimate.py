@@ -12,9 +12,11 @@
 Within 15 % of measured peaks: on the CPU of the process's resident size, over several requests
 (tests/engine/test_memory_peaks.py), on an accelerator of what PyTorch's allocator handed out (tests/gpu,
 benchmarks/memory_model.py: every attention backend and linear layout). Single stages are held to the CPU's allocator
-(tests/engine/test_memory_estimate.py), a block to what is alive in it (test_block_memory.py). What backends take beside
-their results they say themselves. Fed by `diagnosis` with what a run really had and by `estimating` with what it will
-have; the sums themselves are in `memory_formulas`.
+(tests/engine/test_memory_estimate.py), a block, with adapters and without, to what is alive in it
+(test_block_memory.py), and so is what a run keeps from step to step (test_memory_kept.py). What backends take beside
+their results they say themselves. Not counted: two more results of a block's linear whose whole weight an adapter
+replaces at another strength than 1, as no public one does. Fed by `diagnosis` with what a run really had and by
+`estimating` with what it will have; the sums themselves are in `memory_formulas`.
 """
 
 from __future__ import annotations
