@@ -15,6 +15,7 @@ from h3runtime.cli.calibration.prompts import Prompts, read_prompts
 from h3runtime.cli.calibration.size import Size
 from h3runtime.core import SamplerSettings
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.quality.bucket import Bucket
 from h3runtime.quality.evidence import Evidence
 from h3runtime.quality.levels import LEVELS, exact_choice
 from h3runtime.quality.shelf import PACKAGED, Held, Shelf
@@ -48,15 +49,17 @@ def prompts() -> Prompts:
 def test_each_level_is_there_for_the_embedded_model(
     engine: ResidentEngine, held: Held, prompts: Prompts, level: str
 ) -> None:
-    (found,) = held.of(level, engine.facts())
-    assert found.prompts_sha256 == prompts.sha256
+    found = held.of(level, engine.facts())
+    assert {evidence.bucket for evidence in found} == {Bucket.of(128, 128, 22, 12), Bucket.of(192, 192, 39, 12)}
+    assert {evidence.prompts_sha256 for evidence in found} == {prompts.sha256}
 
 
+@pytest.mark.parametrize("size", [(128, 128, 22), (192, 192, 39)])
 @pytest.mark.parametrize("level", ["medium", "low"])
 def test_a_clip_made_again_is_as_close_as_it_was(
-    engine: ResidentEngine, held: Held, prompts: Prompts, level: str, tmp_path: Path
+    engine: ResidentEngine, held: Held, prompts: Prompts, level: str, size: tuple[int, int, int], tmp_path: Path
 ) -> None:
-    (evidence,) = held.of(level, engine.facts())
+    (evidence,) = (each for each in held.of(level, engine.facts()) if each.bucket == Bucket.of(*size, 12))
     maker = EngineMaker(engine, requests(evidence, prompts, tmp_path), lambda: False)
     exact = exact_choice(engine.facts())
     assert exact is not None and (exact.attention, exact.linear) == (evidence.exact_attention, evidence.exact_linear)
