@@ -18,7 +18,7 @@ from benchmarks.step_loop import Loop
 from benchmarks.step_sampling import Sampling
 from benchmarks.step_workload import Workload
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
-from h3runtime.quality.levels import NARROW_ATTENTIONS, NARROW_LINEARS
+from h3runtime.quality.levels import NARROW_ATTENTIONS, NARROW_LINEARS, SPARSE
 
 GIB: Final = 2**30
 
@@ -131,7 +131,7 @@ def _row(name: str, work: Work, chosen: tuple[str, str, str] | None, found: Find
         "ms": measured.ms,
         "least_ms": min(measured.times),
         "most_ms": max(measured.times),
-        "tflops": work.operations / (measured.ms * 1e9),
+        "tflops": None if _leaves_out(chosen) else work.operations / (measured.ms * 1e9),
         "ceiling_percent": _ceiling_percent(work, chosen, found.ceilings, measured.ms),
         "ratios": ratios,
         "floor_ms": floor,
@@ -204,13 +204,18 @@ def ratio_of(peer: Sequence[float], own: Sequence[float]) -> dict[str, float]:
 def _ceiling_percent(
     work: Work, chosen: tuple[str, str, str] | None, ceilings: Mapping[str, float], ms: float
 ) -> float | None:
-    """What the work takes at the ceilings of its own arithmetic, over what it took."""
-    if not ceilings:
+    """What the work takes at the ceilings of its own arithmetic, over what it took; None where a part isn't done."""
+    if not ceilings or _leaves_out(chosen):
         return None
     attention, linear, _ = chosen or ("", "", "")
     least = work.linear / _ceiling(ceilings, linear in NARROW_LINEARS)
     least += work.attention / _ceiling(ceilings, attention in NARROW_ATTENTIONS)
     return 100 * least / (ms * 1e9)
+
+
+def _leaves_out(chosen: tuple[str, str, str] | None) -> bool:
+    """Whether its attention reads a part of the keys alone: all of the work over its time would be no rate."""
+    return chosen is not None and chosen[0] in SPARSE
 
 
 def _ceiling(ceilings: Mapping[str, float], is_narrow: bool) -> float:
@@ -240,7 +245,7 @@ def _lanes_table(report: Mapping[str, Any]) -> str:
         cells = [row["name"], made_of, f"{row['ms']:.1f}", f"{row['least_ms']:.1f}..{row['most_ms']:.1f}"]
         cells += [told_ratio(row["ratios"][name]) for name in peers]
         cells += [_told(row["floor_ms"], ".1f"), _told(row["above_floor_percent"], "+.1f", " %")]
-        cells += [f"{row['tflops']:.3g}", _told(row["ceiling_percent"], ".0f", " %")]
+        cells += [_told(row["tflops"], ".3g"), _told(row["ceiling_percent"], ".0f", " %")]
         cells += [_loop_cell(row), _told(row["overhead_percent"], ".2f", " %"), _told(row["waits"], "d")]
         peak = None if row["peak_bytes"] is None else row["peak_bytes"] / GIB
         lines.append("| " + " | ".join([*cells, _told(peak, ".1f"), _told(row["error"], ".1e")]) + " |")

@@ -92,6 +92,9 @@ def test_lanes_reuse_and_the_peer_s_whole_loop_are_told_beside_each_other(
         "medium": ([8], [[]]),
     }
     (peer,) = (row for row in report["rows"] if row["name"] == "diffusers")
+    rates = {row["name"]: (row["tflops"], row["ceiling_percent"]) for row in report["rows"]}
+    # What leaves out keys does less than all of the work.
+    assert rates["sparse"] == rates["medium"] == (None, None) and None not in rates["reuse"]
     forwards = [*peer["times_ms"], *report["peer_forwards_between_ms"]]
     assert len(forwards) == 1 + 4 and not found["diffusers"]["ratios"]
     by_forward = found["reuse@2+4+5"]["ratios"]["diffusers, 8 x median forward"]["median"]
