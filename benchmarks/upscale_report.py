@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.upscale_bounds import BOUNDS, broken, findings, lost_interval
+from benchmarks.upscale_bounds import TRAINED, bounds_of, broken, findings, lost_interval
 from benchmarks.upscale_clips import SMALL, Record
 
 FIGURES = ("overshoot", "high_frequency", "chroma_edge", "psnr", "ssim")
@@ -81,14 +81,15 @@ def held(records: Sequence[Record], ways: Sequence[str]) -> list[Held]:
 
 def _held(size: str, way: str, records: Sequence[Record]) -> Held:
     found = findings(records, way)
-    return Held(size, way, found, broken(found))
+    return Held(size, way, found, broken(found, bounds_of(size)))
 
 
 def told(found: Sequence[Held]) -> str:
-    heads = ("size", "way", *BOUNDS, "")
+    heads = ("size", "way", *TRAINED, "")
     lines = ["| " + " | ".join(heads) + " |", "|" + "---|" * len(heads)]
-    legal = [f"{bound.low:g} to {bound.high:g}" for bound in BOUNDS.values()]
-    lines.append("| " + " | ".join(["", "bounds", *legal, ""]) + " |")
+    for size in dict.fromkeys(each.size for each in found):
+        legal = [f"{bound.low:g} to {bound.high:g}" for bound in bounds_of(size).values()]
+        lines.append("| " + " | ".join([size, "bounds", *legal, ""]) + " |")
     for each in found:
         cells = [f"{value:.3f}" for value in each.found.values()]
         lines.append(

@@ -11,7 +11,7 @@ import pytest
 from scipy import ndimage
 
 from benchmarks.upscale import main
-from benchmarks.upscale_bounds import BOUNDS, Bound, broken, findings, lost_interval
+from benchmarks.upscale_bounds import TRAINED, Bound, bounds_of, broken, findings, lost_interval
 from benchmarks.upscale_clips import Clips, Record
 from benchmarks.upscale_measures import Pictures, compare, enlarged
 from benchmarks.upscale_passes import second_of
@@ -114,16 +114,16 @@ def test_what_is_lost_has_an_interval_that_many_prompts_narrow() -> None:
 def test_each_bound_is_broken_by_its_own_fault() -> None:
     assert not broken(findings(clips([10] * 4), WAY))
     faults = {
-        "overshoot": clips([10], overshoot=BOUNDS["overshoot"].high + 0.1),
-        "high_frequency": clips([10], high_frequency=BOUNDS["high_frequency"].high + 0.1),
+        "overshoot": clips([10], overshoot=TRAINED["overshoot"].high + 0.1),
+        "high_frequency": clips([10], high_frequency=TRAINED["high_frequency"].high + 0.1),
         "lost": clips([9] * 4),
     }
     for name, damaged in faults.items():
         told = broken(findings(damaged, WAY))
         assert any(line.startswith(f"{name} is") for line in told), (name, told)
-    soft = broken(findings(clips([10], high_frequency=BOUNDS["high_frequency"].low - 0.1), WAY))
+    soft = broken(findings(clips([10], high_frequency=TRAINED["high_frequency"].low - 0.1), WAY))
     assert len(soft) == 1 and soft[0].startswith("high_frequency is")
-    coloured = broken(findings(clips([10], chroma_edge=5 * BOUNDS["chroma_edge_drawn"].high + 0.1), WAY))
+    coloured = broken(findings(clips([10], chroma_edge=5 * TRAINED["chroma_edge_drawn"].high + 0.1), WAY))
     assert any(line.startswith("chroma_edge_drawn is") for line in coloured)
 
 
@@ -146,3 +146,9 @@ def test_the_report_s_exit_status_says_whether_the_bounds_hold(
     assert ("passes" in told.out) == (status == 0) and ("lost is" in told.err) == (status == 1)
     kept = json.loads((tmp_path / "upscale.json").read_text())
     assert [bool(each["broken"]) for each in kept["held"]] == [bool(status)] and len(kept["rows"]) == 4
+
+
+def test_other_canvases_than_the_upscaler_s_have_bounds_of_their_own() -> None:
+    small, large = bounds_of("128x128x22"), bounds_of("320x192x39")
+    assert small.keys() == large.keys() and small is TRAINED
+    assert small["lost"] == large["lost"] and small["overshoot"].high < large["overshoot"].high

@@ -69,5 +69,5 @@ class RefineBody(Strict):
         ge=LEAST_DENOISE,
         le=1,
         description="How much of the picture is made anew: the last `steps` of a schedule of steps / denoise are run. "
-        "Default: 0.15.",
+        "Default: 0.1.",
     )

@@ -53,7 +53,7 @@ MEDIA = {
 REFINE = {
     "refine": (float, "SCALE", "A second pass on a canvas of 1.5 to 2 times the sides. The sound is the first pass's."),
     "refine_steps": (int, "VALUE", "Evaluations of the model in the second pass. Default: 3."),
-    "refine_denoise": (float, "VALUE", "How much of the picture the second pass makes anew, 0.001..1. Default: 0.15."),
+    "refine_denoise": (float, "VALUE", "How much of the picture the second pass makes anew, 0.001..1. Default: 0.1."),
 }
 """Flag of `refine` (its scale, else the part after the underscore) -> type, what it takes, help."""
 OWN_TURBO = "h3_nano_turbo_4step"
