@@ -3,6 +3,8 @@
 import re
 from pathlib import Path
 
+from benchmarks.quality_bundles import brief, read_bundles
+
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 
@@ -31,3 +33,9 @@ def test_the_test_command_is_complete() -> None:
 def test_its_pictures_are_there() -> None:
     shown = re.findall(r"!\[[^]]*\]\(([^)]+)\)", README)
     assert shown and all((ROOT / path).is_file() for path in shown)
+
+
+def test_its_table_of_bundles_is_what_was_measured() -> None:
+    bundles = read_bundles(ROOT / "benchmarks/nano/bundles.json")
+    assert brief(bundles) in README
+    assert {each.clips for each in bundles} == {200}
