@@ -43,7 +43,7 @@ from h3runtime.cli.report import say
 ROOT: Final = Path(__file__).resolve().parents[1]
 RUNS: Final = "runs.json"
 REUSED: Final = "3+5+7+9+10"
-"""Of 12 steps: as many as the rule of `medium` reused on h3-nano at 9,310 rows, 7.3 forwards a clip (LOG.md)."""
+"""Of 12 steps: as many as the rule of `medium` reused in the median of h3-nano's clips of 9,310 rows (LOG.md)."""
 MEDIUM: Final = f"medium@{REUSED}"
 SAMPLINGS: Final = (MEDIUM, *PEERS, MEDIUM, MEDIUM, f"reuse@{REUSED}", "sparse")
 GRACE: Final = 10.0
