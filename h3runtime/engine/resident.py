@@ -208,6 +208,8 @@ class ResidentEngine:
         # Not inside the handler: there the caught error still holds the tensors of every frame it passed.
         if isinstance(failure, OutOfMemory):
             self.recordings.clear()
+            # Read again in a moment where the next request is refined, and no use to the others.
+            self.upscaler.clear()
             give_back(self.device)
         raise failure
 

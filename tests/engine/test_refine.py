@@ -21,7 +21,7 @@ from h3runtime.engine.latents_file import latents_path, read_latents
 from h3runtime.engine.refine_passes import forwards_of, passes_of
 from h3runtime.engine.resident import COMPUTE_DTYPE
 from h3runtime.engine.sampling import Conditioned
-from h3runtime.errors import CheckpointChanged, JobCancelled
+from h3runtime.errors import CheckpointChanged, JobCancelled, OutOfMemory
 from h3runtime.media.intake.clip_frames import clip_frames
 from h3runtime.vae.upscaler import upscale
 from tests.engine.conditioned import diagnostics_of, generate, image_reference, latents_of, same
@@ -176,6 +176,20 @@ def test_a_stop_is_seen_while_it_upscales_and_in_the_second_pass(engine, shelf, 
     assert caught.value.stage == "sampling" and caught.value.step == step
     assert not list(tmp_path.glob("*.mp4"))
     assert not any(layer._forward_pre_hooks for layer in shelf.take(refined(make_spec).refine).modules())
+
+
+def test_a_full_memory_gives_the_upscaler_s_back_and_the_next_clip_has_it_again(
+    engine, shelf, make_spec, monkeypatch
+) -> None:
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB. GPU 0")
+
+    with monkeypatch.context() as patch, pytest.raises(OutOfMemory):
+        patch.setattr("h3runtime.vae.upscaler.LatentUpscaler.forward", full)
+        generate(engine, refined(make_spec))
+    assert shelf.bytes == 0
+    assert generate(engine, refined(make_spec)).forwards > 0
+    assert shelf.bytes > 0
 
 
 def test_another_upscaler_than_the_admitted_one_fails_before_the_first_pass(engine, make_spec) -> None:
