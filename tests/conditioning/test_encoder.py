@@ -99,8 +99,8 @@ def test_attention_is_causal_without_a_mask(small_encoder, monkeypatch) -> None:
 
 @pytest.mark.parametrize("budget", [200_000, 40_000, 1])
 def test_chunks_of_rows_give_the_values_of_the_whole(small_encoder, monkeypatch, budget) -> None:
-    """Attention of chunks is that of the whole bit for bit; a matmul of other height may add in another order: 5e-7
-    measured over budgets and lengths. A budget of nothing takes row by row."""
+    """A matmul of another height may add in another order, in linears and in attention: 5e-7 measured over budgets and
+    lengths. A budget of nothing takes row by row."""
     given = mixed()
     whole = small_encoder.encode(given).hidden
     monkeypatch.setattr(layers, "CHUNK_BYTES", budget)
@@ -108,8 +108,13 @@ def test_chunks_of_rows_give_the_values_of_the_whole(small_encoder, monkeypatch,
 
 
 @pytest.mark.parametrize("length,rows", [(300, [300]), (300, [128, 128, 44]), (3000, [1024, 1024, 952])])
-def test_chunked_attention_has_the_bits_of_the_whole(length, rows) -> None:
-    """The same kernel over the same keys: masked columns add nothing. No matmul is in it."""
+def test_chunked_attention_is_that_of_the_whole(length, rows) -> None:
+    """The same kernel over the same keys: masked columns add nothing.
+
+    It multiplies blocks of 32, 64 or 256 rows, and on some processors the order in which such a product adds up depends
+    on its height: an Intel one with AMX gives the same bits in all three cases, on an AMD one chunks of 128 differ by
+    5e-8.
+    """
     attention, generator = CausalAttention(small.CONFIG), torch.Generator().manual_seed(0)
     q = torch.randn(length, small.CONFIG.heads, small.CONFIG.head_dim, generator=generator)
     kept = torch.randn(2, length, small.CONFIG.kv_heads, small.CONFIG.head_dim, generator=generator).unbind()
@@ -117,7 +122,7 @@ def test_chunked_attention_has_the_bits_of_the_whole(length, rows) -> None:
     stops = list(accumulate(rows))
     pieces = [slice(stop - n, stop) for n, stop in zip(rows, stops, strict=True)]
     parts = [attention.attend(q[piece], piece, kept) for piece in pieces]
-    assert torch.equal(torch.cat(parts), whole)
+    assert rel_l2(torch.cat(parts), whole) <= 1.2e-7
 
 
 @pytest.mark.parametrize(
