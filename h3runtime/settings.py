@@ -302,6 +302,22 @@ class Settings(BaseSettings):
         ),
     )
     device: Annotated[str, AfterValidator(_device)] = Field("auto", description="auto, cpu, cuda or cuda:N.")
+    system_reserve_bytes: int | None = Field(
+        None,
+        ge=0,
+        description=(
+            "Bytes of the device's memory that neither weights nor requests may have. Default: where the GPU shares "
+            "the host's memory 8 GiB, at most an eighth of it, for the system; elsewhere 0."
+        ),
+    )
+    residency: Literal["all", "encoder_host", "encoder_disk"] = Field(
+        "all",
+        description=(
+            "Where the text encoder's weights are between prompts: all, on the device with the others; encoder_host, in "
+            "page-locked memory of the host, and moved in layer by layer; encoder_disk, in their file, read anew for "
+            "every prompt that isn't remembered. The last two need a device with memory of its own."
+        ),
+    )
     attention: str = Field("auto", min_length=1, description="Attention backend; auto chooses one and says why.")
     head_slice_backend: str = Field(
         "sage2", min_length=1, description="Attention backend that kj_head_sliced gives some heads at a time to."

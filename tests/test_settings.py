@@ -25,7 +25,7 @@ PROMPT_CACHE_BYTES
 """
 """The list of service-contract "Settings"."""
 LATER = """
-NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION NVFP4_FC2_LT_SPLITK1 RESIDENCY
+NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION NVFP4_FC2_LT_SPLITK1
 """
 """Of these, what nothing consumes yet; a knob that does nothing is refused as unknown."""
 OURS = """
@@ -81,11 +81,6 @@ def test_help_of_serve_lists_every_knob(capsys: pytest.CaptureFixture[str]) -> N
         assert f"[{variable(field)}]" in text
 
 
-def test_a_later_knob_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("H3_RESIDENCY", "all")
-    assert "H3_RESIDENCY: unknown" in refused().message
-
-
 @pytest.mark.parametrize("value", ["", "two words", "sch\u00fcssel", "tab\t", "x" * 1025])
 def test_a_key_that_no_header_can_carry_is_refused_without_showing_it(value: str) -> None:
     error = refused(api_key=value)
@@ -116,6 +111,7 @@ def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.disk_floor_bytes, settings.max_area, settings.max_frames) == (2 * 2**30, 1032192, 362)
     assert (settings.vae_dtype, settings.vae_tile_size, settings.vae_blend) == ("float16", 256, "blended")
     assert (settings.device, settings.attention, settings.linear, settings.fused) == ("auto",) * 4
+    assert settings.residency == "all"
     assert (settings.head_slice_backend, settings.head_slice_size, settings.mlp_chunks) == ("sage2", 8, 1)
     assert (settings.sol_tau, settings.sol_min_tokens, settings.sol_thresh_type) == (1.3, 4096, "diag")
     assert settings.sol_int8_qk and settings.sol_int8_pv and not settings.sol_strict
@@ -185,6 +181,7 @@ def test_everything_wrong_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         ("sol_thresh_type", "full"),
         ("sol_strict", "perhaps"),
         ("sage_qkv_layout", "strided"),
+        ("residency", "disk"),
         ("url_allow", "https://example.com"),
         ("url_allow", "example.com/path"),
         ("url_allow", "ex*mple.com"),

@@ -23,6 +23,7 @@ SAMPLING_ONLY = ATTENTION_ONLY | frozenset(
         "tokenizer_path",
         "qkv_order",
         "mlp_chunks",
+        "residency",
         "prompt_cache_bytes",
         "max_area",
         "max_frames",

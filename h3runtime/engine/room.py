@@ -48,9 +48,16 @@ class Weights:
 
 
 def resident_bytes(module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: LinearBackend[Any]) -> int:
-    """Of everything that the model takes from the file: what `linear` keeps of the layers that follow the choice, other
-    quantised layers as stored, the rest in the rule's dtype."""
-    total = 0
+    """Of everything that the model takes from the file."""
+    return sum(resident_by_name(module, file, rule, linear).values())
+
+
+def resident_by_name(
+    module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: LinearBackend[Any]
+) -> dict[str, int]:
+    """By name of the model's tensors: what `linear` keeps of the layers that follow the choice, other quantised layers
+    as stored, the rest in the rule's dtype. What a layer keeps beside its weight counts with that."""
+    found: dict[str, int] = {}
     for name in module.state_dict():
         entry = file.entries.get(name)
         if entry is None or rule.ignores(name):
@@ -65,8 +72,8 @@ def resident_bytes(module: nn.Module, file: CheckpointFile, rule: LoadRule, line
         if owner != name and rule.switches(owner):
             shape = entry.shape if layer is None else layer.shape
             stored = linear.resident_bytes(layer.marker.format if layer else PLAIN, (shape[0], shape[1]), stored)
-        total += stored
-    return total
+        found[name] = stored
+    return found
 
 
 def working_bytes(config: DitConfig, dtype: torch.dtype, rows: int = ROWS) -> int:

@@ -72,6 +72,7 @@ SETTINGS_OF_BOTH: Final = SERVICE_ONLY | {
     "lora_cache_bytes",
     "prompt_cache_bytes",
     "mlp_chunks",
+    "residency",
 }
 """Settings that judge requests or bound memory, and change no clip."""
 LORA: Final = "lora"
