@@ -684,13 +684,53 @@ class UpscalerFacts:
 
 
 @dataclass(frozen=True, slots=True)
+class KernelCheck:
+    """One known answer, asked of one kernel on this machine.
+
+    family: of interchangeable backends, or `text_encoder` and `nvfp4_packing`. kernel: a name of the family. asked: of
+    what shape. error: what `tolerance` bounds, relative L2 of the worst row unless `asked` says another; None where
+    nothing came back. reason: why it failed, "" if it passed. cached: it passed at an earlier start.
+    """
+
+    family: str
+    kernel: str
+    asked: str
+    error: float | None
+    tolerance: float
+    seconds: float
+    reason: str = ""
+    cached: bool = False
+
+    @property
+    def passed(self) -> bool:
+        return not self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class SelfTest:
+    """What an engine asked of its kernels before it said ready. seconds: of this start. why_off: why nothing was asked,
+    "" where it was. kept: the file in which passed checks are remembered, "" where nothing can be."""
+
+    checks: tuple[KernelCheck, ...] = ()
+    seconds: float = 0.0
+    why_off: str = ""
+    kept: str = ""
+
+    @property
+    def failed(self) -> Mapping[tuple[str, str], str]:
+        """Why, by family and kernel."""
+        first = reversed([check for check in self.checks if check.reason])
+        return {(check.family, check.kernel): f"failed the self-test: {check.asked}: {check.reason}" for check in first}
+
+
+@dataclass(frozen=True, slots=True)
 class EngineFacts:
     """What a loaded engine says of itself, once; plain values, so that the API can show them without torch.
 
     checkpoint: names all that is loaded, `<transformer's file>:<12 hex digits over every component's SHA-256>`, by the
     FL2VA transformer where there are both. warm_up: how long the warm-up clips took, a first history. fused: who makes
     what lies between a block's matrix products, vae_fused: of the video decoder's, vae_linear: for these; None where
-    nobody asked. upscaler: None where there is none, and no request can be refined.
+    nobody asked. upscaler: None where there is none, and no request can be refined. self_test: None where nobody asked.
     """
 
     device: str
@@ -707,6 +747,7 @@ class EngineFacts:
     upscaler: UpscalerFacts | None = None
     vae_fused: BackendChoice | None = None
     vae_linear: BackendChoice | None = None
+    self_test: SelfTest | None = None
 
     @property
     def trained_frames(self) -> tuple[int, int]:
