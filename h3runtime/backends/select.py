@@ -6,8 +6,9 @@ family's candidates, best first, by `attention.select` and `linear.select`; the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, Protocol, TypeVar
 
 import torch
 
@@ -15,6 +16,7 @@ from h3runtime.core import BackendChoice
 from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
 
 AUTO = "auto"
+NONE_FAILED: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Candidate(Protocol):
@@ -29,29 +31,38 @@ class Candidate(Protocol):
 CandidateT = TypeVar("CandidateT", bound=Candidate)
 
 
-def choose(family: str, candidates: Sequence[CandidateT], name: str, device: torch.device) -> tuple[CandidateT, str]:
-    """The backend called `name`, or for `auto` the first that can run and isn't experimental; and why.
+def choose(
+    family: str,
+    candidates: Sequence[CandidateT],
+    name: str,
+    device: torch.device,
+    failed: Mapping[str, str] = NONE_FAILED,
+) -> tuple[CandidateT, str]:
+    """The backend called `name`, or for `auto` the first that can run and isn't experimental; and why. failed: names of
+    those that this machine runs wrongly, and what was found.
 
     InvalidRequest lists the legal names if there is none such; BackendUnavailable tells why it can't run on `device`.
     """
     if name == AUTO:
-        return _best(family, candidates, device)
+        return _best(family, candidates, device, failed)
     found = next((c for c in candidates if c.name == name), None)
     legal = ", ".join([AUTO, *(c.name for c in candidates)])
     if found is None:
         raise InvalidRequest(
             f"{family}: there is no backend {name!r}", [Offence(family, f"no backend {name!r}", legal)]
         )
-    why_not = found.why_unavailable(device)
+    why_not = failed.get(name) or found.why_unavailable(device)
     if why_not is not None:
         raise BackendUnavailable(f"{family}: {name} can't run here: {why_not}", [Offence(family, why_not, legal)])
     return found, "asked for by name"
 
 
-def _best(family: str, candidates: Sequence[CandidateT], device: torch.device) -> tuple[CandidateT, str]:
+def _best(
+    family: str, candidates: Sequence[CandidateT], device: torch.device, failed: Mapping[str, str]
+) -> tuple[CandidateT, str]:
     passed: list[str] = []
     for candidate in candidates:
-        why_not = candidate.why_unavailable(device)
+        why_not = failed.get(candidate.name) or candidate.why_unavailable(device)
         if why_not is None and candidate.grade != "experimental":
             reason = f"auto: the best {family} backend that can run on {device.type}"
             return candidate, reason + (f" ({'; '.join(passed)})" if passed else "")
@@ -59,9 +70,16 @@ def _best(family: str, candidates: Sequence[CandidateT], device: torch.device) -
     raise BackendUnavailable(f"{family}: no backend can run on {device.type}: {'; '.join(passed)}")
 
 
-def listing(candidates: Sequence[Candidate], chosen: str, why: str, device: torch.device) -> BackendChoice:
+def listing(
+    candidates: Sequence[Candidate],
+    chosen: str,
+    why: str,
+    device: torch.device,
+    failed: Mapping[str, str] = NONE_FAILED,
+) -> BackendChoice:
     """The family as `/ready` shows it."""
-    unavailable = {c.name: reason for c in candidates if (reason := c.why_unavailable(device)) is not None}
+    found = {c.name: failed.get(c.name) or c.why_unavailable(device) for c in candidates}
+    unavailable = {name: reason for name, reason in found.items() if reason is not None}
     return BackendChoice(
         default=chosen,
         why=why,

@@ -32,6 +32,10 @@ class HeadSlicedAttention:
         self._inner, self._attend_inner, self._size = inner, attend_inner or inner, size
 
     @property
+    def hands_to(self) -> tuple[str, ...]:
+        return (self._inner.name,)
+
+    @property
     def note(self) -> str:
         return f"{self._size} heads at a time through {self._inner.name}"
 

@@ -7,7 +7,7 @@ ask.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -48,6 +48,7 @@ class Attentions:
         self.backends = tuple(backends) if backends is not None else self._all(options)
         self._probe = probe
         self._probed: dict[str, str | None] = {}
+        self._failed: Mapping[str, str] = {}
         self._head_dims: tuple[int, ...] = ()
         self._why_no_gates: str | None = None
 
@@ -59,6 +60,10 @@ class Attentions:
         that read `to_gate_compress`."""
         self._head_dims, self._why_no_gates = tuple(head_dims), why_no_gates
 
+    def fail(self, reasons: Mapping[str, str]) -> None:
+        """From now on these, by name, can't run, nor can what hands calls to them."""
+        self._failed = {**self._failed, **reasons}
+
     def why_unavailable(self, backend: Candidate) -> str | None:
         """By all that is known, without calling it."""
         unfit = (backend.why_unfit(size) for size in self._head_dims)
@@ -68,7 +73,14 @@ class Attentions:
             or next(filter(None, unfit), None)
             or gates
             or self._probed.get(backend.name)
+            or self._why_failed(backend)
         )
+
+    def _why_failed(self, backend: Candidate) -> str | None:
+        if (own := self._failed.get(backend.name)) is not None:
+            return own
+        handed = next((name for name in getattr(backend, "hands_to", ()) if name in self._failed), None)
+        return None if handed is None else f"it hands calls to {handed}, which {self._failed[handed]}"
 
     def resolve(self, name: str) -> tuple[AttentionBackend, str]:
         """The backend called `name`, or what `auto` takes, and why; by what is known, without calling it.

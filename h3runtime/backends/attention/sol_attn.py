@@ -58,6 +58,10 @@ class SolAttention(Kernel):
         self._attend_fallback = attend_fallback or fallback
 
     @property
+    def hands_to(self) -> tuple[str, ...]:
+        return () if self._options.strict else (self._fallback.name,)
+
+    @property
     def note(self) -> str:
         """With what changes its numbers: evidence of a quality level counts for these alone."""
         options = self._options

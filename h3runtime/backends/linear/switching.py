@@ -9,7 +9,7 @@ the loaded transformers; read by `/ready` and by every request.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,14 @@ from torch import nn
 
 from h3runtime.backends.linear.adapted import BELOW
 from h3runtime.backends.linear.base import STORED, BackendLinear, LinearBackend
+from h3runtime.backends.select import NONE_FAILED
 from h3runtime.core import BackendChoice
 from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
 
 
 class LoadedLinears:
-    """chosen: what the weights were loaded for, and a request without a wish gets; why: chosen so."""
+    """chosen: what the weights were loaded for, and a request without a wish gets; why: chosen so. failed: names of
+    those that this machine runs wrongly, and what was found."""
 
     def __init__(
         self,
@@ -31,9 +33,11 @@ class LoadedLinears:
         candidates: Sequence[LinearBackend[Any]],
         models: Iterable[nn.Module],
         device: torch.device,
+        failed: Mapping[str, str] = NONE_FAILED,
     ) -> None:
         self.chosen, self.why, self.device = chosen, why, device
         self._candidates = {candidate.name: candidate for candidate in candidates} | {chosen.name: chosen}
+        self._failed = failed
         self._layers = [layer for model in models for _, layer in switched(model)]
 
     def choice(self) -> BackendChoice:
@@ -62,6 +66,8 @@ class LoadedLinears:
 
     def why_not(self, candidate: LinearBackend[Any]) -> str | None:
         """Why `candidate` can't serve a request now."""
+        if (found := self._failed.get(candidate.name)) is not None:
+            return found
         if candidate is self.chosen:
             return None
         if (why := candidate.why_unavailable(self.device)) is not None:

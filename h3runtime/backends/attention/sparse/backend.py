@@ -58,6 +58,10 @@ class SparseAttention(Kernel):
         self.name, self.share = name, share
         self._dense, self._attend_dense, self._tally = dense, attend_dense or dense, tally
 
+    @property
+    def hands_to(self) -> tuple[str, ...]:
+        return (self._dense.name,)
+
     def attend(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *, layout: PackedLayout | None, step: int
     ) -> torch.Tensor:

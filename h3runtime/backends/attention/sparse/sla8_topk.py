@@ -65,6 +65,10 @@ class Sla8TopkAttention(SparseAttention):
         self._ordered: tuple[PackedLayout, Order] | None = None
 
     @property
+    def hands_to(self) -> tuple[str, ...]:
+        return self._dense.name, self._dense_8bit.name
+
+    @property
     def note(self) -> str:
         told = f"8 bits; {QUERIES} queries read {self.share:.0%} of the tiles of {TILE} picture rows"
         return f"{told}; {self._told_dense}dense through {self._dense_8bit.name}"

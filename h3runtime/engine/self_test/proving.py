@@ -1,0 +1,51 @@
+"""Which checks are asked, in which order, and what becomes of a kernel that failed one.
+
+A failed kernel isn't used by this process, and nobody can name it: its family says why. In its place comes what `auto`
+takes next; where it was asked for by name, or nothing can take its place, the engine doesn't start, and says so. Either
+way it is logged as an error and told among the warnings of `/ready`. Fed by `resident` with what it loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable
+
+from h3runtime.core import KernelCheck, SelfTest
+from h3runtime.engine.self_test.check import Check, DeviceLost, ask
+from h3runtime.engine.self_test.record import Record
+
+log = logging.getLogger("h3runtime.self_test")
+
+OnCheck = Callable[[int, int], None]
+
+
+def prove(checks: Iterable[Check], record: Record, on_check: OnCheck = lambda _done, _of: None) -> SelfTest:
+    """Ask every one that `record` knows nothing of. on_check: how many are behind, of how many.
+
+    What the library raised, if a check took the device down: the next process knows.
+    """
+    began = time.monotonic()
+    listed, made = list(checks), list[KernelCheck]()
+    for index, check in enumerate(listed):
+        on_check(index, len(listed))
+        made.append(record.known(check) or _asked(check, record))
+    if any(not each.cached and each.passed for each in made):
+        record.write()
+    kept = "" if record.path is None else str(record.path)
+    return SelfTest(tuple(made), time.monotonic() - began, kept=kept)
+
+
+def _asked(check: Check, record: Record) -> KernelCheck:
+    try:
+        made = ask(check)
+    except DeviceLost as lost:
+        record.lost(check, lost.told)
+        log.error("self-test: %s took the device down: %s", check.name, lost.told)
+        assert lost.__cause__ is not None
+        raise lost.__cause__ from None
+    if made.passed:
+        record.passed(check, made)
+    else:
+        log.error("self-test: %s failed: %s", check.name, made.reason)
+    return made
