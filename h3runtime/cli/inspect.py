@@ -17,7 +17,7 @@ from h3runtime.settings import ATTENTION_ONLY, Settings, add_flags, resolve
 if TYPE_CHECKING:
     from h3runtime.engine.inspection import Inspection
 
-READ = frozenset({"qkv_order", "verify", "device", "linear", "vae_dtype"}) | ATTENTION_ONLY
+READ = frozenset({"qkv_order", "verify", "device", "linear", "vae_dtype", "system_reserve_bytes"}) | ATTENTION_ONLY
 """Settings that decide how a checkpoint would be loaded."""
 DESCRIPTION = """\
 Look at a checkpoint as strictly as loading it would, without loading it: its family and component, layout, format of

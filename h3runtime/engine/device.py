@@ -1,4 +1,4 @@
-"""Which device the models live on, and what its memory says. The only place that asks CUDA about itself."""
+"""Which device the models live on, and what its memory says. With `memory_budget` the only places that ask CUDA."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from h3runtime.engine.heap import LEFT_BYTES, trim
+from h3runtime.engine.memory_budget import current_budget
 from h3runtime.errors import Offence, SettingsError
 from h3runtime.observe import memory
 from h3runtime.vae.tile_batch import ROOM
@@ -72,11 +73,8 @@ class PeakMeter:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes that new weights can have there; 0 if unknown. A device that shares the host's memory has what the host
-    has: CUDA counts the page cache as taken, which the kernel gives back."""
-    if device.type == "cuda" and not torch.cuda.get_device_properties(device).is_integrated:
-        return int(torch.cuda.mem_get_info(device)[0])
-    return memory.available_bytes()
+    """Bytes that nobody has there, the system's reserve among them; 0 if unknown."""
+    return current_budget(device, reserve=0).free
 
 
 def tile_room(device: torch.device) -> int:

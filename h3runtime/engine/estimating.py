@@ -18,10 +18,10 @@ from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.core import MIN_FRAMES, MIN_SIDE, SIDE_MULTIPLE, Estimate, GenerateSpec, Work
 from h3runtime.denoiser.recordings import Recordings
 from h3runtime.engine.adapters import AdapterShelf
-from h3runtime.engine.capacity import capacity_bytes, held_bytes
 from h3runtime.engine.demand import Demand, Rows, as_shown, rows_by_kind
 from h3runtime.engine.linear_memory import resident_bytes
 from h3runtime.engine.load import Models
+from h3runtime.engine.memory_budget import capacity_bytes, held_bytes
 from h3runtime.engine.memory_estimate import MemoryEstimate, ModelSizes, sizes_of
 from h3runtime.engine.memory_formulas import Workspace, nothing
 from h3runtime.engine.refine_estimate import demands_of, memory_of, work_of_passes
@@ -54,7 +54,8 @@ class Estimator:
     """Knows what the engine holds from when it is made, and from `begin`, before any request. adapters: asked for what
     would be resident of them; None where there are none. attentions: asked for what the backends of a request take,
     where it names none the one called `attention`; None where they take nothing. upscaler: of requests that ask to be
-    refined; None where there is none. recordings: of steps, which hold memory between requests."""
+    refined; None where there is none. recordings: of steps, which hold memory between requests. reserve:
+    bytes that the system keeps; None is the device kind's own."""
 
     def __init__(
         self,
@@ -66,12 +67,13 @@ class Estimator:
         attention: str = "",
         upscaler: UpscalerShelf | None = None,
         recordings: Recordings | None = None,
+        reserve: int | None = None,
     ) -> None:
         self._models, self._tokenizer, self._device = models, tokenizer, device
         self._weights = resident_bytes(models.modules())
         self._adapters = adapters
         self.upscaler = upscaler
-        self._recordings = recordings
+        self._recordings, self._reserve = recordings, reserve
         self._attentions, self._attention = attentions, attention
         self._sounds = SoundLengths()
         self.begin()
@@ -88,7 +90,7 @@ class Estimator:
         known = Known(self._rows_of(spec.prompt), self._sounds.latents(spec), self._rows_of)
         demands = known.demands(spec)
         memory = memory_of(sizes, self._upscaling, demands)
-        capacity = capacity_bytes(self._device)
+        capacity = capacity_bytes(self._device, self._reserve)
         return Estimate(
             rows=rows_by_kind(known.rows(passes_of(spec)[-1])),
             forwards=sum(demand.steps.computed for demand in demands),

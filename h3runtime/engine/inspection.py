@@ -30,8 +30,9 @@ from h3runtime.checkpoint.sources import open_source
 from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
 from h3runtime.checkpoint.verify import Verification
 from h3runtime.engine.components import Part, part_of
-from h3runtime.engine.device import choose_device, free_bytes
+from h3runtime.engine.device import choose_device
 from h3runtime.engine.gates import why_no_gates
+from h3runtime.engine.memory_budget import current_budget
 from h3runtime.engine.resident import COMPUTE_DTYPE
 from h3runtime.engine.room import LONGEST_ROWS, Weights, resident_bytes, why_decoding, why_short, working_bytes
 from h3runtime.settings import Settings, default_cache_dir
@@ -52,7 +53,8 @@ class Backend:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What would run where. resident_bytes: of the weights as they are kept. free_bytes: of the device, now.
+    """What would run where. resident_bytes: of the weights as they are kept. free_bytes: of the device, now,
+    less what the system keeps.
 
     fits: whether there is room for the weights; a clip needs more.
     """
@@ -172,7 +174,7 @@ def _machine(module: nn.Module, file: CheckpointFile, part: Part, settings: Sett
         linear=tuple(Backend(kind, linear.name, linear.grade, why) for kind in kinds),
         attention=attention,
         resident_bytes=resident_bytes(module, file, part.rule, linear),
-        free_bytes=free_bytes(place.device),
+        free_bytes=current_budget(place.device, settings.system_reserve_bytes).loadable or 0,
     )
 
 
@@ -186,8 +188,9 @@ def _linear(
     if (spare := spare_linear(settings.linear)) is None:
         return linear, why
     config: Any = module.config
+    budget = current_budget(device, settings.system_reserve_bytes)
     weights = Weights("", part.path.name, resident_bytes(module, file, part.rule, linear))
-    short = why_short([weights], working_bytes(config, torch.bfloat16, LONGEST_ROWS), free_bytes(device))
+    short = why_short([weights], working_bytes(config, torch.bfloat16, LONGEST_ROWS), budget)
     return (linear, why) if short is None else (spare, why_decoding(short))
 
 

@@ -32,8 +32,8 @@ from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine import components, room
 from h3runtime.engine.components import NEED, Part
-from h3runtime.engine.device import free_bytes
 from h3runtime.engine.load_meter import LoadMeter, Portion
+from h3runtime.engine.memory_budget import Budget, current_budget
 from h3runtime.engine.paths import ModelPaths
 from h3runtime.errors import BackendUnavailable, CheckpointError, InvalidRequest, Offence, encodable, invalid
 from h3runtime.settings import PARTITION_PATHS, Settings, default_cache_dir, variable
@@ -215,14 +215,17 @@ class Loader:
         if self.spare is None:
             return
         weights = [found.weights(self.linear) for found in judged]
-        short = room.why_short(weights, _working(judged, compute_dtype, room.LONGEST_ROWS), free_bytes(self.device))
+        short = room.why_short(weights, _working(judged, compute_dtype, room.LONGEST_ROWS), self._budget())
         if short is not None:
             self.why_spare = room.why_decoding(short)
             self.linear, self.spare = self.spare, None
 
     def _require_room(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
         weights = [found.weights(self.linear) for found in judged]
-        room.require_room(weights, _working(judged, compute_dtype, room.ROWS), free_bytes(self.device), self.device)
+        room.require_room(weights, _working(judged, compute_dtype, room.ROWS), self._budget(), self.device)
+
+    def _budget(self) -> Budget:
+        return current_budget(self.device, self.settings.system_reserve_bytes)
 
     def require_finite(self, compute_dtype: torch.dtype) -> None:
         """After a run whose numbers were not: CheckpointError if a file's own are the reason, naming every tensor.

@@ -180,6 +180,7 @@ class ResidentEngine:
             self.attention.name,
             self.upscaler,
             self.recordings,
+            self.settings.system_reserve_bytes,
         )
         self._warm_up(on_progress, loader)
         give_back(self.device)

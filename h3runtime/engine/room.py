@@ -2,7 +2,7 @@
 
     what each file leaves resident         `resident_bytes`: what the linear backend keeps, the rest in the rule's dtype
     + what one clip takes above it         `working_bytes`: rows x (3 x ffn + hidden) x bytes of the compute dtype
-    <= what is free on the device
+    <= what is free on the device, less what the system keeps (`memory_budget`)
 
 With weights of the published sizes the clip is 37,810 rows x 96,768 bytes = 3.41 GiB; measured were 3.4 GiB above the
 weights while sampling it (LOG.md, NVFP4 and INT8 alike). Larger clips need more, and tell when their time comes.
@@ -25,6 +25,7 @@ from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.denoiser.config import DitConfig
+from h3runtime.engine.memory_budget import Budget
 from h3runtime.errors import CheckpointError, Offence, SettingsError
 from h3runtime.settings import GIB, MIB, PARTITION_PATHS, variable
 
@@ -85,13 +86,15 @@ def needed_bytes(weights: Sequence[Weights], working: int) -> int:
     return sum(part.bytes for part in weights) + working
 
 
-def why_short(weights: Sequence[Weights], working: int, free: int) -> str | None:
-    """Why `weights` shouldn't be kept in that form, if beside the longest clip they take more than `free` bytes."""
+def why_short(weights: Sequence[Weights], working: int, budget: Budget) -> str | None:
+    """Why `weights` shouldn't be kept in that form, if beside the longest clip they take more than there is room for.
+    Where nothing tells what is free, everything fits."""
     needed = needed_bytes(weights, working)
-    if not free or needed <= free:
+    if budget.loadable is None or needed <= budget.loadable:
         return None
     unit = GIB if needed >= GIB else MIB
-    return f"they and the longest clip take {told_bytes(needed, unit)} of {told_bytes(free, unit)} that are free"
+    there = told_bytes(budget.loadable, unit)
+    return f"they and the longest clip take {told_bytes(needed, unit)} of {there} that are free"
 
 
 def why_decoding(short: str) -> str:
@@ -99,27 +102,37 @@ def why_decoding(short: str) -> str:
     return f"auto: weights are decoded at every call, for decoded once {short}"
 
 
-def require_room(weights: Sequence[Weights], working: int, free: int, device: torch.device) -> None:
-    """SettingsError where two partitions are one too many, else CheckpointError, if `free` bytes are too few.
+def require_room(weights: Sequence[Weights], working: int, budget: Budget, device: torch.device) -> None:
+    """SettingsError where two partitions are one too many, else CheckpointError, if there is too little room; with the
+    figures. Where nothing tells what is free, there is enough.
 
-    working: bytes to be left for a clip. free: 0 is unknown and enough.
+    working: bytes to be left for a clip.
     """
-    needed = needed_bytes(weights, working)
-    if not free or needed <= free:
+    needed, room = needed_bytes(weights, working), budget.loadable
+    if room is None or needed <= room:
         return
     unit = GIB if needed >= GIB else MIB
     terms = [f"{part.name} {told_bytes(part.bytes, unit)} ({part.file})" for part in weights]
     terms.append(f"{told_bytes(working, unit)} to sample {CLIP}")
-    short = f"{device} has {told_bytes(free, unit)} free: short by {told_bytes(needed - free, unit)}"
+    short = f"{device} has {told_budget(budget, unit)}: short by {told_bytes(needed - room, unit)}"
     told = f"the weights don't fit into memory: {' + '.join(terms)} = {told_bytes(needed, unit)}, but {short}"
     transformers = [part for part in weights if part.partition is not None]
     if len(transformers) < 2:
         raise CheckpointError(told, [Offence("memory", told)])
     second = transformers[-1]
     field = variable(PARTITION_PATHS[str(second.partition)])
-    way_out = "would fit" if needed - second.bytes <= free else "still would not fit"
+    way_out = "would fit" if needed - second.bytes <= room else "still would not fit"
     legal = f"no {field}, which {way_out}, or smaller files"
     raise SettingsError(f"{told}; without {second.name} it {way_out}", [Offence(field, told, legal)])
+
+
+def told_budget(budget: Budget, unit: int) -> str:
+    """`40.00 GiB free of 44.40 GiB`; of a device that shares the host's memory also what the system keeps of it."""
+    told = f"{told_bytes(budget.free, unit)} free"
+    if budget.total:
+        told += f" of {told_bytes(budget.total, unit)}"
+    told += " that it shares with the host" * (budget.kind == "integrated")
+    return told + f", and {told_bytes(budget.reserve, unit)} stay the system's" * bool(budget.reserve)
 
 
 def told_bytes(count: int, unit: int) -> str:

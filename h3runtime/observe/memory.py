@@ -1,7 +1,7 @@
 """What this process and this machine have in memory, in bytes, from the kernel's own files.
 
-Does: resident size now and at its peak, memory available to new work. Does not: devices; their peaks reach `observe` as
-plain numbers from the engine, which is where torch is.
+Does: resident size now and at its peak, memory in all and available to new work. Does not: devices, whose peaks reach
+`observe` as plain numbers from the engine, which is where torch is; control groups (`control_groups`).
 Fed by: /proc. Read by: `engine` (figures of `/ready` and of a job on the CPU) and `api` (what is available now).
 
 Where there is no /proc, the peak comes from getrusage and stands in for the resident size; available memory is 0, which
@@ -31,6 +31,11 @@ def peak_resident_bytes(status: Path = STATUS) -> int:
     """Most bytes this process had in RAM (VmHWM) since it began or since `reset_peak`."""
     found = _kib(status, "VmHWM")
     return _usage_peak() if found is None else found * KIB
+
+
+def total_bytes(meminfo: Path = MEMINFO) -> int:
+    """Bytes that the kernel has in all (MemTotal); 0 if unknown."""
+    return (_kib(meminfo, "MemTotal") or 0) * KIB
 
 
 def available_bytes(meminfo: Path = MEMINFO) -> int:

@@ -19,6 +19,7 @@ from h3runtime.core import GenerateSpec, LoadProgress, Progress, Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.engine import load as module
 from h3runtime.engine.load import checkpoint_name
+from h3runtime.engine.memory_budget import Budget, DeviceMemory, budget_of
 from h3runtime.engine.paths import VAE_PATHS, model_paths
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.engine.room import Weights, require_room, working_bytes
@@ -77,12 +78,17 @@ def latents(engine: ResidentEngine, spec: GenerateSpec) -> str:
     return str(clip.diagnostics["latents_sha256"])
 
 
+def with_free(free: int, total: int = 0) -> Budget:
+    """Of a device with memory of its own. free: bytes, 0 where nothing tells."""
+    return budget_of(DeviceMemory("discrete", total, free))
+
+
 def why_not(folder: Path, files: Files, monkeypatch: pytest.MonkeyPatch, free: int = 0) -> H3Error:
     """The error of a load, which must come before any data is read. free: bytes, 0 for all that there are."""
     with monkeypatch.context() as patch:
         patch.setattr(module, "load_module", None)
         if free:
-            patch.setattr(module, "free_bytes", lambda _: free)
+            patch.setattr(module, "current_budget", lambda *_: with_free(free))
         with pytest.raises((CheckpointError, SettingsError)) as caught:
             loaded(folder, files)
     return caught.value
@@ -267,7 +273,7 @@ def test_so_many_bytes_are_enough_and_one_less_is_not(
     asked: list[tuple[list[Weights], int]] = []
     with monkeypatch.context() as patch:
         patch.setattr(module.room, "require_room", lambda weights, working, *_: asked.append((weights, working)))
-        patch.setattr(module, "free_bytes", lambda _: 1)
+        patch.setattr(module, "current_budget", lambda *_: with_free(1))
         engine = loaded(tmp_path, files)
         told = engine.facts().linear
         engine.close()
@@ -276,7 +282,7 @@ def test_so_many_bytes_are_enough_and_one_less_is_not(
     needed = sum(part.bytes for part in weights) + working
     # Enough, or unknown.
     for free in (needed, 0):
-        require_room(weights, working, free, torch.device("cpu"))
+        require_room(weights, working, with_free(free), torch.device("cpu"))
     error = why_not(tmp_path, files, monkeypatch, needed - 1)
     assert isinstance(error, CheckpointError) and "short by 0.00 MiB" in error.message
     assert files["model_path"].name in error.message and "REF2VA" not in error.message
@@ -292,11 +298,12 @@ def test_published_sizes_are_told_in_gib() -> None:
     working = working_bytes(DitConfig(5376, 50, 2, 56, 128, 14336, 24, 32, 5120, 8, 16), torch.bfloat16)
     assert working / 2**30 == pytest.approx(3.41, abs=0.01)
     with pytest.raises(SettingsError) as caught:
-        require_room(weights, working, 40 * 2**30, torch.device("cuda", 0))
+        require_room(weights, working, with_free(40 * 2**30, 44 * 2**30), torch.device("cuda", 0))
     assert caught.value.message.startswith(
         "the weights don't fit into memory: fl2va 11.67 GiB (fl2va.safetensors) + ref2va"
     )
-    assert "= 46.78 GiB, but cuda:0 has 40.00 GiB free: short by 6.78 GiB; without ref2va it would fit" in str(
-        caught.value
+    assert (
+        "= 46.78 GiB, but cuda:0 has 40.00 GiB free of 44.00 GiB: short by 6.78 GiB; without ref2va it would fit"
+        in str(caught.value)
     )
-    require_room(weights, working, 119 * 2**30, torch.device("cuda", 0))
+    require_room(weights, working, with_free(119 * 2**30), torch.device("cuda", 0))

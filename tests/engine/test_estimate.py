@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +13,7 @@ from h3runtime.checkpoint.synthetic import layouts
 from h3runtime.core import GuideInput, MediaFile, SamplerSettings, SoundInput, SourceInput, Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.engine import estimating
-from h3runtime.engine.capacity import capacity_bytes, group_rooms, held_bytes
+from h3runtime.engine.memory_budget import capacity_bytes, held_bytes
 from h3runtime.engine.memory_formulas import Shot
 from h3runtime.engine.work import forward_work, video_decode_work
 from h3runtime.errors import BadMedia, InvalidRequest
@@ -148,13 +147,13 @@ def test_a_sound_that_is_gone_is_told(engine, make_spec, media, tmp_path) -> Non
 def test_what_would_fit_is_told_and_does(engine, make_spec, monkeypatch) -> None:
     long = make_spec(width=64, height=64, frames=362)
     room = engine.estimate(replace(long, frames=124)).peak_bytes
-    monkeypatch.setattr(estimating, "capacity_bytes", lambda _: room)
+    monkeypatch.setattr(estimating, "capacity_bytes", lambda *_: room)
     assert engine.estimate(long).would_fit == "frames 124 at 64x64"
     assert engine.estimate(replace(long, frames=124)).fits
     wide = make_spec(width=1344, height=768, frames=39)
     room = engine.estimate(replace(wide, width=960, height=544)).peak_bytes
     assert engine.estimate(wide).would_fit.endswith("960x544 at 39 frames")
-    monkeypatch.setattr(estimating, "capacity_bytes", lambda _: 1000)
+    monkeypatch.setattr(estimating, "capacity_bytes", lambda *_: 1000)
     told = engine.estimate(wide)
     assert not told.fits and told.would_fit == "no length at this size, and no size at this length"
 
@@ -162,25 +161,6 @@ def test_what_would_fit_is_told_and_does(engine, make_spec, monkeypatch) -> None
 def test_capacity_is_what_is_held_and_what_is_free() -> None:
     cpu = torch.device("cpu")
     assert held_bytes(cpu) < capacity_bytes(cpu)
-
-
-def test_a_control_group_s_limit_counts_on_every_level(tmp_path: Path) -> None:
-    def level(folder: Path, limit: str, current: int, cached: int) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "memory.max").write_text(f"{limit}\n")
-        (folder / "memory.current").write_text(f"{current}\n")
-        (folder / "memory.stat").write_text(f"anon 5\nactive_file {cached}\ninactive_file 0\n")
-
-    own = tmp_path / "own"
-    own.write_text("1:name=systemd:/x\n0::/job/step\n")
-    level(tmp_path / "job", "1000", 700, 200)
-    level(tmp_path / "job" / "step", "max", 700, 200)
-    assert list(group_rooms(tmp_path, own)) == [500]
-    level(tmp_path / "job" / "step", "400", 700, 0)
-    assert list(group_rooms(tmp_path, own)) == [0, 500]
-    own.write_text("0::/elsewhere\n")
-    level(tmp_path, "900", 100, 0)
-    assert list(group_rooms(tmp_path, own)) == [800]
 
 
 def test_an_illegal_schedule_is_refused(engine, make_spec) -> None:

@@ -19,7 +19,7 @@ from benchmarks.memory_model import (
     upscaled,
     warm_up,
 )
-from h3runtime.engine.capacity import capacity_bytes, host_free_bytes
+from h3runtime.engine.memory_budget import budget_of, memory_of
 from h3runtime.engine.preview import ColourMap
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.settings import Settings
@@ -93,11 +93,11 @@ def test_an_estimate_leaves_the_device_alone(made: ResidentEngine, tmp_path: Pat
     assert torch.cuda.memory_stats(made.device)["allocation.all.allocated"] == before
 
 
-def test_a_device_that_shares_the_hosts_memory_is_judged_by_that(cuda: torch.device) -> None:
-    own = capacity_bytes(cuda, is_shared=False)
-    assert own <= torch.cuda.mem_get_info(cuda)[1]
-    shared = capacity_bytes(cuda, is_shared=True) - torch.cuda.memory_reserved(cuda)
-    assert abs(shared - host_free_bytes()) < 2**30
+def test_a_card_with_memory_of_its_own_is_told_by_the_driver(cuda: torch.device) -> None:
+    found = memory_of(cuda)
+    assert found.kind == "discrete" and not found.groups
+    assert found.held + found.free <= found.total == torch.cuda.mem_get_info(cuda)[1]
+    assert budget_of(found).capacity == found.held + found.free
 
 
 def test_colours_of_previews_are_those_of_the_decoder(engine: ResidentEngine, cpu_engine: ResidentEngine) -> None:
