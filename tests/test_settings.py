@@ -111,7 +111,7 @@ def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.disk_floor_bytes, settings.max_area, settings.max_frames) == (2 * 2**30, 1032192, 362)
     assert (settings.vae_dtype, settings.vae_tile_size, settings.vae_blend) == ("float16", 256, "blended")
     assert (settings.device, settings.attention, settings.linear, settings.fused) == ("auto",) * 4
-    assert settings.residency == "all"
+    assert settings.residency == "all" and settings.system_reserve_bytes is None
     assert (settings.head_slice_backend, settings.head_slice_size, settings.mlp_chunks) == ("sage2", 8, 1)
     assert (settings.sol_tau, settings.sol_min_tokens, settings.sol_thresh_type) == (1.3, 4096, "diag")
     assert settings.sol_int8_qk and settings.sol_int8_pv and not settings.sol_strict
@@ -182,6 +182,7 @@ def test_everything_wrong_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         ("sol_strict", "perhaps"),
         ("sage_qkv_layout", "strided"),
         ("residency", "disk"),
+        ("system_reserve_bytes", "-1"),
         ("url_allow", "https://example.com"),
         ("url_allow", "example.com/path"),
         ("url_allow", "ex*mple.com"),

@@ -17,7 +17,7 @@
     room                  whether the weights fit into the device's memory
     estimating            what a request would take: rows (sound_lengths), demand, work, memory; what would fit
     memory_estimate       what a request takes of memory beside the weights, by memory_formulas
-    capacity              what there is of it
+    memory_budget         what there is of it, by the kind of device, and what the system keeps
     faults                what a library's exception means for the job and for the process
     device, determinism   where it runs, and the numeric switches of the process
     warmup                what it runs before it says ready

@@ -129,7 +129,7 @@ def test_a_start_is_refused_before_any_data_is_read(
     integrated["memory"] = on_spark(8 * GIB + MIB)
     monkeypatch.setattr(module, "load_module", None)
     engine = ResidentEngine(Settings(data_dir=tmp_path, device="cpu"), threads=1, warm_up=False)
-    with pytest.raises((CheckpointError, SettingsError), match="8192.00 MiB stay the system's: short by"):
+    with pytest.raises((CheckpointError, SettingsError), match=r"8192\.00 MiB stay the system's: short by"):
         engine.load(lambda _: None)
     freely = ResidentEngine(Settings(data_dir=tmp_path, device="cpu", system_reserve_bytes=0), threads=1, warm_up=False)
     with pytest.raises(TypeError):
