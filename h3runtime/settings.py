@@ -371,6 +371,13 @@ class Settings(BaseSettings):
         min_length=1,
         description="Who computes what lies between a block's matrix products; auto chooses one and says why.",
     )
+    self_test: Literal["on", "off"] = Field(
+        "on",
+        description=(
+            "Whether every enabled kernel is asked known answers before the first clip, on: once for a driver, library "
+            "versions and checkpoint; a kernel that is wrong isn't used, or the start fails."
+        ),
+    )
     cuda_graphs: Literal["auto", "on", "off"] = Field(
         "auto",
         description=(

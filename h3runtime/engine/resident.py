@@ -18,13 +18,14 @@ import torch
 
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.cnn.select import steps_named
 from h3runtime.backends.fused.select import choose_producers, producers_choice
 from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear, vae_linear_choice
 from h3runtime.backends.linear.switching import LoadedLinears, told_layers, use
-from h3runtime.backends.vit.select import steps_choice
+from h3runtime.backends.vit.select import choose_steps, steps_choice
 from h3runtime.checkpoint.embedded.adapters import own_adapters
 from h3runtime.conditioning.conditioner import Conditioner
 from h3runtime.conditioning.prompt_cache import PromptCache
@@ -37,6 +38,7 @@ from h3runtime.core import (
     OnProgress,
     Progress,
     Refined,
+    SelfTest,
     ShouldStop,
     Task,
     Work,
@@ -65,15 +67,23 @@ from h3runtime.engine.refine_passes import forwards_of, passes_of
 from h3runtime.engine.refine_upscaler import UpscalerShelf
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
+from h3runtime.engine.self_test.enabled import Enabled
+from h3runtime.engine.self_test.identity import identity_of
+from h3runtime.engine.self_test.proving import prove
+from h3runtime.engine.self_test.record import Record
+from h3runtime.engine.self_test.verdict import failed_of, next_linear, require_encoder, warnings_of
 from h3runtime.engine.stopping import layers_of, polled
 from h3runtime.engine.variants import variants_of
 from h3runtime.engine.warmup import timed_apart, warm_up_specs
 from h3runtime.errors import BackendUnavailable, DegenerateOutput, JobError, NumericalError, OutOfMemory
 from h3runtime.media.ffmpeg import FFmpeg, find_ffmpeg
-from h3runtime.settings import TRAINED_TILE, Settings
+from h3runtime.settings import ATTENTION_ONLY, TRAINED_TILE, Settings, default_cache_dir
 
 COMPUTE_DTYPE = torch.bfloat16
 """The transformer's; ComfyUI allows bf16 and fp32, and runs the published files in bf16 (dit-contract §1.1)."""
+
+TESTED_OPTIONS = ATTENTION_ONLY - {"attention"}
+"""Settings that change what a kernel is asked to do."""
 
 
 class ResidentEngine:
@@ -126,6 +136,7 @@ class ResidentEngine:
         self._shares: Mapping[str, float] = FIRST_GUESS
         self._startup: dict[str, float] = {}
         self._warm_up_fault = ""
+        self.self_test = SelfTest(why_off="nothing is loaded")
         self._warmed: list[Work] = []
 
     def load(self, on_progress: OnProgress) -> None:
@@ -166,6 +177,7 @@ class ResidentEngine:
         encoder_hash = self.models.facts_of("text_encoder").sha256
         cache = PromptCache(self.settings.prompt_cache_bytes)
         self.conditioner = Conditioner(tokenizer, self.models.text_encoder, encoder_hash, cache)
+        self._self_test(on_progress, tokenizer)
         self.media_cache = MediaCache(self.settings.prompt_cache_bytes)
         if self._previews:
             self._colours = ColourMap.of(self.models.vaes.video)
@@ -308,10 +320,11 @@ class ResidentEngine:
             # The first clip of a process pays for what the others find done, as the first job of a server does.
             warm_up=tuple(self._warmed[1:] or self._warmed),
             adapters=self.adapters.facts,
-            fused=producers_choice(self.producers, self.producers_why, self.device),
-            vae_fused=steps_choice(*self._vae_steps, self.device),
+            fused=producers_choice(self.producers, self.producers_why, self.device, failed_of(self.self_test, "fused")),
+            vae_fused=steps_choice(*self._vae_steps, self.device, failed_of(self.self_test, "vae_fused")),
             vae_linear=vae_linear_choice(*self._vae_linear, self.device),
             upscaler=self.upscaler.facts,
+            self_test=self.self_test,
         )
 
     def estimate(self, spec: GenerateSpec) -> Estimate:
@@ -331,7 +344,8 @@ class ResidentEngine:
 
     def _linears(self) -> LoadedLinears:
         networks = self.models.transformers.values()
-        return LoadedLinears(self.linear, self.linear_why, linear_backends(), networks, self.device)
+        failed = failed_of(self.self_test, "linear")
+        return LoadedLinears(self.linear, self.linear_why, linear_backends(), networks, self.device, failed)
 
     def _target(self, spec: GenerateSpec) -> ClipTarget:
         return ClipTarget(
@@ -401,7 +415,50 @@ class ResidentEngine:
                 f"the adapter {facts.file} can't be used: {facts.fault}" for facts in self.adapters.facts if facts.fault
             ]
             found += self.upscaler.facts.warnings if self.upscaler.facts is not None else ()
+            found += warnings_of(self.self_test)
         return tuple(found)
+
+    def _self_test(self, on_progress: OnProgress, tokenizer: PromptTokenizer) -> None:
+        """Ask every enabled kernel known answers; what fails isn't used, see `self_test`. BackendUnavailable where
+        nothing may take its place."""
+        if self.settings.self_test == "off":
+            self.self_test = SelfTest(why_off="H3_SELF_TEST=off")
+            return
+        options = {name: str(getattr(self.settings, name)) for name in sorted(TESTED_OPTIONS)}
+        enabled = Enabled(
+            self.device,
+            self.models,
+            tokenizer,
+            self.attentions,
+            self.attention.name,
+            self._linears(),
+            self.producers,
+            self._vae_steps[0],
+            options,
+        )
+        record = Record(default_cache_dir(), identity_of(self.attentions.facts, enabled.told()))
+        told = lambda done, of: on_progress(Progress("self_test", done, of, done / of))  # noqa: E731
+        self.self_test = found = prove(enabled.checks(), record, told)
+        self._startup["self_test_seconds"] = found.seconds
+        if found.failed:
+            self._do_without(found)
+
+    def _do_without(self, found: SelfTest) -> None:
+        """Choose anew in every family that has a kernel that failed."""
+        require_encoder(found)
+        self.attentions.fail(failed_of(found, "attention"))
+        self.attention, self.attention_why = self.attentions.choose(self.settings.attention)
+        products = failed_of(found, "linear")
+        asked = self.settings.linear
+        self.linear, self.linear_why = next_linear(self._linears(), self.linear_why, asked, products)
+        if failed := failed_of(found, "fused"):
+            self.producers, self.producers_why = choose_producers(self.settings.fused, self.device, failed)
+        if failed := failed_of(found, "vae_fused"):
+            self._vae_steps = steps, _ = choose_steps(self.settings.vae_fused, self.device, failed)
+            self.models.vaes.video.take_steps(steps, steps_named(steps.name))
+        for network in self.models.transformers.values():
+            network.producers = self.producers
+            use(network, self.linear)
 
     def _warm_up(self, on_progress: OnProgress, loader: Loader) -> None:
         """Run the listed shapes once on each transformer, so that the first request meets no lazy initialisation.

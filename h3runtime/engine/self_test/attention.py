@@ -26,6 +26,7 @@ from h3runtime.engine.self_test.check import Check, worst_row
 FAMILY: Final = "attention"
 AROUND: Final = (65_535, 65_536, 65_537)
 HEADS: Final = 2
+CPU_HEAD_DIM: Final = 64
 ASKED: Final = 64
 EDGES: Final = (0, 1, 15, 16, 63, 64, 127, 128, 255, 256, 32_767, 32_768, 65_534, 65_535)
 POINTING: Final = 2.0
@@ -51,10 +52,28 @@ class Shape:
         return rows if rows <= MOST_ROWS else None
 
 
-def attention_checks(backend: Candidate, shape: Shape, device: torch.device, free_bytes: int = 0) -> Iterator[Check]:
+class Around:
+    """q, k and v of the checks around 65,536 rows, made once for all of them: [1, 65,537, 3, heads, head_dim]."""
+
+    def __init__(self, shape: Shape, device: torch.device) -> None:
+        on_cpu = device.type == "cpu"
+        heads, head_dim = (1, min(shape.head_dim, CPU_HEAD_DIM)) if on_cpu else (HEADS, shape.head_dim)
+        self._shape, self._device = (1, max(AROUND), 3, heads, head_dim), device
+        self._made: torch.Tensor | None = None
+
+    def rows(self, rows: int) -> torch.Tensor:
+        if self._made is None:
+            source = torch.Generator(self._device).manual_seed(0)
+            self._made = torch.randn(self._shape, generator=source, device=self._device).bfloat16()
+        return self._made[:, :rows]
+
+
+def attention_checks(
+    backend: Candidate, shape: Shape, around: Around, device: torch.device, free_bytes: int = 0
+) -> Iterator[Check]:
     """free_bytes: of the device; the long check, which takes 4.3 GB of them, is left out where there aren't as many."""
     for rows in AROUND:
-        yield _check(backend, f"{rows} rows", partial(_separate, rows, shape, device))
+        yield _check(backend, f"{rows} rows", partial(around.rows, rows))
     long = shape.long_rows
     if device.type != "cpu" and long is not None and free_bytes > 2 * long * shape.row_elements + SPARE_BYTES:
         yield _check(backend, f"{long} rows, 2^31 elements", partial(_last_heads, long, shape, device))
@@ -64,17 +83,11 @@ def _check(backend: Candidate, asked: str, made: Callable[[], torch.Tensor]) -> 
     return Check(FAMILY, backend.name, asked, backend.tolerance, lambda: _error(backend, made()))
 
 
-def _separate(rows: int, shape: Shape, device: torch.device) -> torch.Tensor:
-    """[1, rows, 3, HEADS, head_dim] of random numbers."""
-    made = torch.empty(1, rows, 3, HEADS, shape.head_dim, dtype=torch.bfloat16, device=device)
-    return made.normal_(generator=torch.Generator(device).manual_seed(rows))
-
-
 def _last_heads(rows: int, shape: Shape, device: torch.device) -> torch.Tensor:
     """The same as a view of what the transformer's projection leaves: its last heads. The rest is memory as it was."""
     whole = torch.empty(rows * shape.row_elements, dtype=torch.bfloat16, device=device)
     heads = whole.view(1, rows, 3, -1, shape.head_dim)[:, :, :, -HEADS:]
-    heads.normal_(generator=torch.Generator(device).manual_seed(rows))
+    heads.copy_(torch.randn(heads.shape, generator=torch.Generator(device).manual_seed(1), device=device))
     return heads
 
 
