@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
@@ -39,12 +40,34 @@ class CudaBuildError(RuntimeError):
 
 
 @dataclass(frozen=True, slots=True)
+class Headers:
+    """Of another project, needed to compile and not to run. They come with an installed Python package.
+
+    package, folder: where they are, `folder` inside of the package. sample: one of them. how: to install them.
+    """
+
+    name: str
+    package: str
+    folder: str
+    sample: str
+    how: str
+
+    def found(self) -> Path | None:
+        """Their folder, or None; imports nothing."""
+        package = find_spec(self.package)
+        places = () if package is None else package.submodule_search_locations or ()
+        folders = (Path(place) / self.folder for place in places)
+        return next((folder for folder in folders if (folder / self.sample).is_file()), None)
+
+
+@dataclass(frozen=True, slots=True)
 class Sources:
-    """What goes into one library. folder: of its `*.cu` and `*.cuh`; flags: beside `BASE_FLAGS`."""
+    """What goes into one library. folder: of its `*.cu` and `*.cuh`; flags: beside `BASE_FLAGS`; headers: others'."""
 
     name: str
     folder: Path
     flags: tuple[str, ...] = ()
+    headers: Headers | None = None
 
     def units(self) -> list[Path]:
         return sorted(self.folder.glob("*.cu"))
@@ -95,8 +118,11 @@ def _asked(path: Path) -> Nvcc | None:
     return Nvcc(path, (int(found[1]), int(found[2])), found[3]) if found else None
 
 
-def why_cannot_compile(architecture: str) -> str | None:
-    """None where nvcc, new enough, and a C++ compiler are there; else what is missing. Compiles nothing."""
+def why_cannot_compile(architecture: str, sources: Sources | None = None) -> str | None:
+    """None where nvcc, new enough, a C++ compiler and what `sources` include are there; else what is missing.
+
+    Compiles nothing.
+    """
     nvcc = find_nvcc()
     oldest = OLDEST_NVCC[architecture]
     if nvcc is None:
@@ -108,6 +134,9 @@ def why_cannot_compile(architecture: str) -> str | None:
         )
     if shutil.which("g++") is None:
         return "nvcc needs a C++ compiler and g++ isn't on PATH: `apt-get install g++`"
+    headers = None if sources is None else sources.headers
+    if headers is not None and headers.found() is None:
+        return f"{headers.name}'s headers aren't installed: `{headers.how}`"
     return None
 
 
@@ -123,7 +152,9 @@ def cached_name(sources: Sources, architecture: str, nvcc: Nvcc) -> str:
 
 def command(nvcc: Nvcc, sources: Sources, architecture: str, into: Path, *more: str) -> list[str]:
     """nvcc's arguments; `more` go before the sources."""
-    flags = (*BASE_FLAGS, *sources.flags, "-shared", "-Xcompiler", "-fPIC", *include_flags(nvcc), *more)
+    others = None if sources.headers is None else sources.headers.found()
+    found = () if others is None else (f"-I{others}",)
+    flags = (*BASE_FLAGS, *sources.flags, "-shared", "-Xcompiler", "-fPIC", *found, *include_flags(nvcc), *more)
     target = f"-gencode=arch=compute_{architecture},code=sm_{architecture}"
     return [str(nvcc.path), *flags, target, "-o", str(into), *map(str, sources.units())]
 
@@ -139,7 +170,7 @@ def compile_into(path: Path, sources: Sources, architecture: str, *more: str) ->
 
     Two processes may do so at once: each renames its own file, the last one stays. Raises CudaBuildError.
     """
-    if (why := why_cannot_compile(architecture)) is not None:
+    if (why := why_cannot_compile(architecture, sources)) is not None:
         raise CudaBuildError(why)
     nvcc = find_nvcc()
     assert nvcc is not None

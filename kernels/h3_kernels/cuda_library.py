@@ -58,7 +58,7 @@ def why_unavailable(capability: tuple[int, int] | None, sources: Sources = KERNE
         return f"the CUDA C++ kernels aren't written for SM {named}, only for {_listed(ARCHITECTURES)}"
     if _there(sources, architecture) is not None:
         return None
-    why = why_cannot_compile(architecture)
+    why = why_cannot_compile(architecture, sources)
     return why and f"{why}; nor is {library_name(sources, architecture)} in {' or '.join(map(str, _places(sources)))}"
 
 
@@ -91,7 +91,7 @@ def library_path(architecture: str, sources: Sources = KERNELS) -> Path:
     """Of the library for that architecture ("121a"); compiled here and now if it has to be. Raises CudaBuildError."""
     if (found := _there(sources, architecture)) is not None:
         return found
-    if (why := why_cannot_compile(architecture)) is not None:
+    if (why := why_cannot_compile(architecture, sources)) is not None:
         raise CudaBuildError(why)
     nvcc = find_nvcc()
     assert nvcc is not None
@@ -161,8 +161,9 @@ def prebuild(architectures: Sequence[str], into: Path | None = None, sources: So
     return made
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m h3_kernels.cuda_library", description="Compile the CUDA kernels.")
+def main(arguments: Sequence[str] | None = None, sources: Sources = KERNELS, module: str = "cuda_library") -> int:
+    """Prebuild `sources`, which `python -m h3_kernels.<module>` is for."""
+    parser = argparse.ArgumentParser(prog=f"python -m h3_kernels.{module}", description="Compile the CUDA kernels.")
     parser.add_argument(
         "--arch",
         action="append",
@@ -173,7 +174,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, metavar="DIR", help="Default: beside the sources.")
     given = parser.parse_args(arguments)
     try:
-        made = prebuild(given.arch, given.into)
+        made = prebuild(given.arch, given.into, sources)
     except (CudaBuildError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
