@@ -51,6 +51,13 @@ __device__ __forceinline__ float reciprocal(float a) {
     return out;
 }
 
+// |a| * b; the sign costs nothing, it is an operand's modifier.
+__device__ __forceinline__ float mul_abs_ftz(float a, float b) {
+    float out;
+    asm("{\n.reg .f32 size;\nabs.f32 size, %1;\nmul.rn.ftz.f32 %0, size, %2;\n}" : "=f"(out) : "f"(a), "f"(b));
+    return out;
+}
+
 __device__ __forceinline__ float mul_sat(float a, float b) {
     float out;
     asm("mul.rn.ftz.sat.f32 %0, %1, %2;" : "=f"(out) : "f"(a), "f"(b));
@@ -152,20 +159,20 @@ __device__ __forceinline__ float larger_half(uint32_t both) {
     return Pair<T>::low(hand_on ? Pair<T>::max_nan(both, turned) : Pair<T>::max(both, turned));
 }
 
-// A block in a pair of lanes (2i, 2i+1) of eight values each. All lanes of the warp call; both of a pair get the same.
+// The same of the pair of lanes (2i, 2i+1), each with its `amax8`. All lanes named by `lanes` call.
+template <class T, bool hand_on>
+__device__ __forceinline__ float larger_of_pair(uint32_t mine, uint32_t lanes = 0xffffffffu) {
+    const uint32_t other = __shfl_xor_sync(lanes, mine, 1);
+    return larger_half<T, hand_on>(hand_on ? Pair<T>::max_nan(mine, other) : Pair<T>::max(mine, other));
+}
+
+// A block in a pair of lanes of eight values each. All lanes of the warp call; both of a pair get the same.
 template <class T>
 __device__ __forceinline__ Amax amax16_of_pair(const uint32_t (&words)[4]) {
-    const uint32_t all = 0xffffffffu;
-    if constexpr (kConverter) {
-        const uint32_t mine = amax8<T, false>(words);
-        return {larger_half<T, false>(Pair<T>::max(mine, __shfl_xor_sync(all, mine, 1))), true};
-    }
-    const uint32_t mine = amax8<T, true>(words);
-    const float found = larger_half<T, true>(Pair<T>::max_nan(mine, __shfl_xor_sync(all, mine, 1)));
+    if constexpr (kConverter) return {larger_of_pair<T, false>(amax8<T, false>(words)), true};
+    const float found = larger_of_pair<T, true>(amax8<T, true>(words));
     if (found <= kLargestFloat) return {found, true};
-    const uint32_t others = amax8<T, false>(words);
-    const uint32_t pair = 3u << (threadIdx.x & 30);
-    return {larger_half<T, false>(Pair<T>::max(others, __shfl_xor_sync(pair, others, 1))), false};
+    return {larger_of_pair<T, false>(amax8<T, false>(words), 3u << (threadIdx.x & 30)), false};
 }
 
 // A block in one thread: 16 values in eight words, the first eight values in `first`.
@@ -242,12 +249,10 @@ __device__ __forceinline__ float append_code(float t, float a) {
 // Sizes of four values in two words, as nibbles: the low 16 bits.
 template <class T>
 __device__ __forceinline__ uint32_t sizes4(uint32_t first, uint32_t second, float encode) {
-    first &= kNoSigns;
-    second &= kNoSigns;
-    float t = append_code<true>(8388608.0f, mul_ftz(Pair<T>::low(second), encode));
-    t = append_code<false>(t, mul_ftz(Pair<T>::high(second), encode));
-    t = append_code<false>(t, mul_ftz(Pair<T>::low(first), encode));
-    t = append_code<false>(t, mul_ftz(Pair<T>::high(first), encode));
+    float t = append_code<true>(8388608.0f, mul_abs_ftz(Pair<T>::low(second), encode));
+    t = append_code<false>(t, mul_abs_ftz(Pair<T>::high(second), encode));
+    t = append_code<false>(t, mul_abs_ftz(Pair<T>::low(first), encode));
+    t = append_code<false>(t, mul_abs_ftz(Pair<T>::high(first), encode));
     return __float_as_uint(t);
 }
 
@@ -258,6 +263,12 @@ __device__ __forceinline__ uint32_t codes8_by_fma(const uint32_t (&words)[4], fl
     const uint32_t signs01 = __byte_perm(words[0], words[1], 0x7531), signs23 = __byte_perm(words[2], words[3], 0x7531);
     const uint32_t even = __byte_perm(signs01, signs23, 0x6420), odd = __byte_perm(signs01, signs23, 0x7531);
     return sizes | (even & 0x80808080u) | (odd >> 4 & 0x08080808u);
+}
+
+// Values finite and encode >= 0, unless the converter does it.
+template <class T>
+__device__ __forceinline__ uint32_t codes8_ordinary(const uint32_t (&words)[4], float encode) {
+    return kConverter ? codes8_converted<T>(words, encode) : codes8_by_fma<T>(words, encode);
 }
 
 // finite: `Amax.finite` of the values' block; encode: `BlockScale.encode`.

@@ -21,48 +21,72 @@ constexpr int kPaddedTile = kTileBytes + 16;                         // no two t
 #endif
 constexpr int kRows = H3_PACK_ROWS;                                  // of a warp whose loads are under way at once
 
+// What the loop below does for one row, for any values: scale's code, eight codes. Rarely run, so kept out of the loop.
+template <class T>
+__device__ __noinline__ uint2 with_special_values(uint4 row, float scale, float rcp) {
+    const uint32_t words[4] = {row.x, row.y, row.z, row.w};
+    const BlockScale by = block_scale(larger_of_pair<T, false>(amax8<T, false>(words)), scale, rcp);
+    return {by.code, codes8_by_midpoints<T>(row.x, row.y, row.z, row.w, by.encode)};
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) pack(const T* __restrict__ x, int64_t stride, int64_t rows, int columns,
                                                  const float* __restrict__ tensor_scale, uint8_t* __restrict__ codes,
                                                  uint8_t* __restrict__ scales, int tile_columns) {
     __shared__ __align__(16) uint8_t tiles[kTiles * kPaddedTile];
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = lane / 2;
     const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kTileRows;
     const int column = blockIdx.x * kColumns + lane * 8;
-    const int block = lane / 2;
+    const int here = column < columns ? static_cast<int>(min(rows - first_row, static_cast<int64_t>(kTileRows))) : 0;
     const float scale = __ldg(tensor_scale), rcp = reciprocal(scale);
+    const T* from = x + first_row * stride + column;
+    uint8_t* const into = codes + (first_row * columns + column) / 2;
+    uint8_t* const tile = tiles + block / kTileColumns * kPaddedTile + block % kTileColumns;
 
-    for (int done = 0; done < kTileRows; done += kWarps * kRows) {
+    for (int done = warp; done < kTileRows; done += kWarps * kRows) {
         uint4 loaded[kRows];
+        BlockScale by[kRows];
+        uint32_t made[kRows];
+        bool ordinary = true;  // no NaN, no Inf
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
-            const int64_t row = first_row + done + i * kWarps + warp;
-            const bool there = row < rows && column < columns;
-            loaded[i] = there ? __ldg(reinterpret_cast<const uint4*>(x + row * stride + column)) : uint4{0, 0, 0, 0};
+            const int row = done + i * kWarps;
+            loaded[i] = row < here ? __ldg(reinterpret_cast<const uint4*>(from + row * stride)) : uint4{0, 0, 0, 0};
         }
 #pragma unroll
         for (int i = 0; i < kRows; ++i) {
-            const int inside = done + i * kWarps + warp;
-            const int64_t row = first_row + inside;
-            const bool there = row < rows && column < columns;
             const uint32_t words[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
-            const Amax amax = amax16_of_pair<T>(words);
-            const BlockScale by = block_scale(amax.value, scale, rcp);
-            if (lane % 2 == 0) {
-                const int at = block / kTileColumns * kPaddedTile + inside % 32 * 16 + inside / 32 * 4;
-                tiles[at + block % kTileColumns] = there ? by.code : 0;
+            const float amax = larger_of_pair<T, !kConverter>(amax8<T, !kConverter>(words));
+            by[i] = block_scale(amax, scale, rcp);
+            ordinary = ordinary && amax <= kLargestFloat && by[i].encode >= 0.0f;
+        }
+        if (kConverter || __all_sync(0xffffffffu, ordinary)) {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+                const uint32_t words[4] = {loaded[i].x, loaded[i].y, loaded[i].z, loaded[i].w};
+                made[i] = codes8_ordinary<T>(words, by[i].encode);
             }
-            const uint32_t made = codes8<T>(words, by.encode, amax.finite);
-            if (there) *reinterpret_cast<uint32_t*>(codes + (row * columns + column) / 2) = made;
+        } else {
+#pragma unroll
+            for (int i = 0; i < kRows; ++i) {
+                const uint2 found = with_special_values<T>(loaded[i], scale, rcp);
+                by[i].code = found.x;
+                made[i] = found.y;
+            }
+        }
+#pragma unroll
+        for (int i = 0; i < kRows; ++i) {
+            const int row = done + i * kWarps;
+            if (lane % 2 == 0) tile[row % 32 * 16 + row / 32 * 4] = row < here ? by[i].code : 0;
+            if (row < here) *reinterpret_cast<uint32_t*>(into + row * (columns / 2)) = made[i];
         }
     }
 
     __syncthreads();
-    const int tile = threadIdx.x / 32;
-    const int tile_column = blockIdx.x * kTiles + tile;
-    if (tile < kTiles && tile_column < tile_columns) {
+    const int tile_column = blockIdx.x * kTiles + warp;
+    if (warp < kTiles && tile_column < tile_columns) {
         const int64_t at = (static_cast<int64_t>(blockIdx.y) * tile_columns + tile_column) * kTileBytes + lane * 16;
-        *reinterpret_cast<uint4*>(scales + at) = *reinterpret_cast<const uint4*>(tiles + tile * kPaddedTile + lane * 16);
+        *reinterpret_cast<uint4*>(scales + at) = *reinterpret_cast<const uint4*>(tiles + warp * kPaddedTile + lane * 16);
     }
 }
 
