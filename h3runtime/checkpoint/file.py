@@ -26,7 +26,7 @@ from h3runtime.checkpoint.model_name import FRAMES_KEY, MODEL_KEY, read_frames
 from h3runtime.checkpoint.qkv_order import QkvDecision, QkvSwitch, decide
 from h3runtime.checkpoint.qkv_rows import Stored, as_contiguous
 from h3runtime.checkpoint.renaming import renamed
-from h3runtime.checkpoint.sources import SYNTHETIC_KEY, open_source
+from h3runtime.checkpoint.sources import SYNTHETIC_KEY, Source, open_source
 from h3runtime.checkpoint.synthetic_mark import is_marked_synthetic
 from h3runtime.checkpoint.tensor_file import TensorFile, checkpoint_error
 from h3runtime.errors import Offence
@@ -58,13 +58,20 @@ class CheckpointFile:
     warnings:    what an operator should know and that is no reason to refuse.
 
     `prefix` given: only tensors under it are seen (a bundle). Not given: one of `PREFIXES` is taken off if every name
-    has it. `qkv_order`: the operator's word on a transformer's row order. Raises CheckpointError that names the file
-    and lists every offender.
+    has it. `qkv_order`: the operator's word on a transformer's row order. `source`: already open. Raises
+    CheckpointError that names the file and lists every offender.
     """
 
-    def __init__(self, path: Path, prefix: str | None = None, *, qkv_order: QkvSwitch = "auto") -> None:
+    def __init__(
+        self,
+        path: Path,
+        prefix: str | None = None,
+        *,
+        qkv_order: QkvSwitch = "auto",
+        source: Source | None = None,
+    ) -> None:
         self.path = path
-        self.source = open_source(path)
+        self.source = open_source(path) if source is None else source
         self.parts: tuple[TensorFile, ...] = self.source.parts
         try:
             self._judge(prefix, qkv_order)

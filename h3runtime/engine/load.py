@@ -16,6 +16,7 @@ from torch import nn
 
 from h3runtime.backends.cnn.select import steps_named
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.select import choose_vae_linear
 from h3runtime.backends.vit.select import choose_steps
 from h3runtime.checkpoint.families import adaln_form
@@ -35,6 +36,8 @@ from h3runtime.engine.components import NEED, Part
 from h3runtime.engine.load_meter import LoadMeter, Portion
 from h3runtime.engine.memory_budget import Budget, current_budget
 from h3runtime.engine.paths import ModelPaths
+from h3runtime.engine.residency import ALL, ENCODER_DISK, ENCODER_HOST, NO_UNITS, Units, held_weights, units_of
+from h3runtime.engine.visits import lodge
 from h3runtime.errors import BackendUnavailable, CheckpointError, InvalidRequest, Offence, encodable, invalid
 from h3runtime.settings import PARTITION_PATHS, Settings, default_cache_dir, variable
 from h3runtime.vae.audio_vae import AudioVae
@@ -43,6 +46,8 @@ from h3runtime.vae.video_vae import VideoVae
 SHOWN_DIGITS = 12
 """Of the digest over all components; 48 bits tell apart what one server may ever load."""
 
+HOMES = {ENCODER_HOST: torch.device("cpu"), ENCODER_DISK: torch.device("meta")}
+"""Where a moved component is loaded to."""
 OnComponent = Callable[[ComponentFacts], None]
 
 
@@ -60,6 +65,7 @@ class Models:
     """Everything resident. `facts` are in the order of loading: transformers, text encoder, video VAE, audio VAE.
 
     transformers: by partition, one or both. warnings: what is odd about the files and no reason to refuse them.
+    residency, encoder_units: where the text encoder's weights are, and what they are moved in, if they are.
     """
 
     transformers: Mapping[str, Dit]
@@ -67,6 +73,8 @@ class Models:
     vaes: Vaes
     facts: tuple[ComponentFacts, ...]
     warnings: tuple[str, ...] = ()
+    residency: str = ALL
+    encoder_units: Units = NO_UNITS
 
     def transformer_of(self, task: Task) -> Dit:
         """The one whose weights are for `task`; InvalidRequest, naming the setting, if it isn't loaded."""
@@ -76,7 +84,14 @@ class Models:
         return found
 
     def modules(self) -> tuple[nn.Module, ...]:
-        return (*self.transformers.values(), self.text_encoder, self.vaes.video, self.vaes.audio)
+        """Those whose weights are always on the device."""
+        staying = (self.text_encoder,) if self.residency == ALL else ()
+        return (*self.transformers.values(), *staying, self.vaes.video, self.vaes.audio)
+
+    def close(self) -> None:
+        """Give back what isn't the device's."""
+        if self.text_encoder.lodging is not None:
+            self.text_encoder.lodging.close()
 
     def facts_of(self, component: str) -> ComponentFacts:
         """Of a component that there is one of."""
@@ -101,13 +116,15 @@ def _not_loaded(task: Task, loaded: Mapping[str, Dit]) -> InvalidRequest:
 @dataclass(frozen=True, slots=True)
 class Judged:
     """A part whose header is without fault: bytes of its files, its model's sizes, bytes of what it leaves resident
-    with a linear backend, by name, and how the layers that follow the choice are stored."""
+    with a linear backend, by name, how the layers that follow the choice are stored, and what a text encoder would be
+    moved in."""
 
     part: Part
     file_bytes: int
     config: Any
     resident_bytes: Mapping[str, int]
     formats: frozenset[str]
+    units: Units | None = None
 
     def weights(self, linear: LinearBackend[Any]) -> room.Weights:
         name = self.part.partition or self.part.component.replace("_", " ").replace("vae", "VAE")
@@ -143,7 +160,13 @@ def _judged(part: Part, verification: OpenVerification, linears: Sequence[Linear
             raise checkpoint_error(part.path, offences)
         resident = {n.name: room.resident_bytes(module, file, part.rule, part.linear or n) for n in linears}
         formats = frozenset(layer.marker.format for layer in file.layers.values() if part.rule.switches(layer.name))
-        return Judged(part, file.size, module.config, resident, formats)
+        return Judged(part, file.size, module.config, resident, formats, _units(part, module, file))
+
+
+def _units(part: Part, module: nn.Module, file: CheckpointFile) -> Units | None:
+    if part.component != "text_encoder":
+        return None
+    return units_of(room.resident_by_name(module, file, part.rule, DequantLinear()))
 
 
 def checkpoint_name(facts: Sequence[ComponentFacts]) -> str:
@@ -194,7 +217,9 @@ class Loader:
         *transformers, encoder, video, audio = modules
         assert isinstance(encoder, TextEncoder) and isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         vaes = self._vaes_of(video, audio, facts[len(transformers) + 1 :])
-        return Models(_by_partition(judged, transformers), encoder, vaes, facts, tuple(self._warnings))
+        by_partition, residency = _by_partition(judged, transformers), self.settings.residency
+        warnings = tuple(self._warnings)
+        return Models(by_partition, encoder, vaes, facts, warnings, residency, _encoder_units(judged))
 
     def vaes(self) -> Vaes:
         judged = require_loadable(self._vae_parts(), self._verification, self._linears())
@@ -214,15 +239,32 @@ class Loader:
         require_format(self.linear, judged)
         if self.spare is None:
             return
-        weights = [found.weights(self.linear) for found in judged]
+        weights = [found.weights(self.linear) for found in self._staying(judged)]
         short = room.why_short(weights, _working(judged, compute_dtype, room.LONGEST_ROWS), self._budget())
         if short is not None:
             self.why_spare = room.why_decoding(short)
             self.linear, self.spare = self.spare, None
 
     def _require_room(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
-        weights = [found.weights(self.linear) for found in judged]
-        room.require_room(weights, _working(judged, compute_dtype, room.ROWS), self._budget(), self.device)
+        """On the device for what stays there and the more of a clip and of what comes to read its prompt; on the host
+        for what waits there."""
+        weights = [found.weights(self.linear) for found in self._staying(judged)]
+        encoder, residency = _encoder_units(judged), self.settings.residency
+        needs = room.Needs(
+            sampling=_working(judged, compute_dtype, room.ROWS),
+            reading=0 if residency == ALL else held_weights(residency, encoder, 0).conditioning,
+            movable=encoder.total - held_weights(ENCODER_HOST, encoder, 0).conditioning if residency == ALL else 0,
+        )
+        room.require_room(weights, needs, self._budget(), self.device)
+        if residency == ENCODER_HOST:
+            room.require_host_room(encoder, current_budget(torch.device("cpu")))
+
+    def _staying(self, judged: Sequence[Judged]) -> list[Judged]:
+        """What is always on the device."""
+        return [found for found in judged if not self._moves(found.part)]
+
+    def _moves(self, part: Part) -> bool:
+        return part.component == "text_encoder" and self.settings.residency != ALL
 
     def _budget(self) -> Budget:
         return current_budget(self.device, self.settings.system_reserve_bytes)
@@ -268,18 +310,28 @@ class Loader:
         return Verification(file.parts, full=full, cache_dir=default_cache_dir(), made_up=file.synthetic)
 
     def _load(self, part: Part, meter: LoadMeter) -> tuple[nn.Module, ComponentFacts]:
+        residency = self.settings.residency if self._moves(part) else ALL
+        home = HOMES.get(residency, self.device)
         with part.open() as file:
             module = part.on_meta(file)
             verification = self._verification(file)
             reading = Reading(verification.unknown, verification.found, meter.at)
             linear = part.linear or self.linear
-            report = load_module(module, file, linear=linear, device=self.device, rule=part.rule, reading=reading)
+            report = load_module(module, file, linear=linear, device=home, rule=part.rule, reading=reading)
             verified = verification.finish()
         module.eval().requires_grad_(False)
+        if residency != ALL:
+            assert isinstance(module, TextEncoder)
+            lodge(module, part, file, residency, self.device, lambda: meter.at(file.size))
         facts = _facts(part, file, report, verified)
         self._warnings += facts.warnings
         self._on_component(facts)
         return module, facts
+
+
+def _encoder_units(judged: Sequence[Judged]) -> Units:
+    (found,) = (found.units for found in judged if found.units is not None)
+    return found
 
 
 def _working(judged: Sequence[Judged], compute_dtype: torch.dtype, rows: int) -> int:
