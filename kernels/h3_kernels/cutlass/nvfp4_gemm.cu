@@ -109,6 +109,14 @@ struct Problem {
     constexpr int64_t most = std::numeric_limits<int>::max();
     return m > 0 && n > 0 && k > 0 && m <= most && n <= most && k <= most;
   }
+
+  // As the copy engine needs it; with assertions off CUTLASS would launch on a descriptor that couldn't be made.
+  bool aligned() const {
+    for (void const* address : {a, a_scale, b, b_scale, static_cast<void const*>(d)}) {
+      if (reinterpret_cast<uintptr_t>(address) % 16 != 0) return false;
+    }
+    return true;
+  }
 };
 
 cudaError_t this_device(cutlass::KernelHardwareInfo& found) {
@@ -200,6 +208,7 @@ int h3_nvfp4_gemm_run(const void* a, const void* a_scale, const void* b, const v
   cutlass::KernelHardwareInfo device;
   if (cudaError_t failed = this_device(device); failed != cudaSuccess) return failed;
   Problem const asked{m, n, k, a, a_scale, b, b_scale, alpha, d};
+  if (!asked.aligned()) return cudaErrorMisalignedAddress;
   if (int failed = why_not(asked, device); failed != cudaSuccess) return failed;
   auto const queue = static_cast<cudaStream_t>(stream);
   Gemm gemm;
