@@ -257,11 +257,11 @@ class LoadProgress:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One sign of life. `stage` is `loading`, `warming`, `conditioning`, `sampling`, `audio_decode`, `video_decode`,
-    `mux` or `done`, and `queued` before any engine has the job; `step` of `steps` counts within the stage; `fraction`
-    0..1 is of the whole and never falls. `loading` is given in that stage. `preview`: a cheap look at the clip, a
-    PNG, at most once a step while sampling, and its middle frame while decoding. `skipped`: of the sampling's steps so
-    far, those that were reused, counted from 0."""
+    """One sign of life. `stage` is `loading`, `self_test`, `warming`, `conditioning`, `sampling`, `audio_decode`,
+    `video_decode`, `mux` or `done`, and `queued` before any engine has the job; `step` of `steps` counts within the
+    stage; `fraction` 0..1 is of the whole and never falls. `loading` is given in that stage. `preview`: a cheap look at
+    the clip, a PNG, at most once a step while sampling, and its middle frame while decoding. `skipped`: of the
+    sampling's steps so far, those that were reused, counted from 0."""
 
     stage: str
     step: int = 0
@@ -731,6 +731,7 @@ class EngineFacts:
     FL2VA transformer where there are both. warm_up: how long the warm-up clips took, a first history. fused: who makes
     what lies between a block's matrix products, vae_fused: of the video decoder's, vae_linear: for these; None where
     nobody asked. upscaler: None where there is none, and no request can be refined. self_test: None where nobody asked.
+    residency: where the text encoder's weights are (`H3_RESIDENCY`).
     """
 
     device: str
@@ -748,6 +749,7 @@ class EngineFacts:
     vae_fused: BackendChoice | None = None
     vae_linear: BackendChoice | None = None
     self_test: SelfTest | None = None
+    residency: str = "all"
 
     @property
     def trained_frames(self) -> tuple[int, int]:

@@ -37,9 +37,11 @@ from h3runtime.core import (
     EngineFacts,
     Estimate,
     GenerateSpec,
+    KernelCheck,
     LoadProgress,
     OnProgress,
     Progress,
+    SelfTest,
     ShouldStop,
     Work,
     variant_path,
@@ -88,8 +90,10 @@ class FakeEngine:
         attention = BackendChoice("sdpa", "auto: fits", ("sdpa", "exact"), {"sdpa": "reference"}, {"sage2": "no GPU"})
         linear = BackendChoice("dequant", "auto: fits", ("dequant",), {"dequant": "reference"}, {})
         part = ComponentFacts("transformer", "dit.safetensors", "ab" * 32, "nvfp4", 10, 0.5, True, None, 20.0)
+        startup, memory = {"warmup_seconds": 0.1}, {"host_available_bytes": 5}
+        asked = KernelCheck("attention", "sdpa", "65536 rows", 0.002, 0.02, 0.5, cached=True)
         return EngineFacts(
-            "cpu", "abab", (part,), attention, linear, {"warmup_seconds": 0.1}, {"host_available_bytes": 5}
+            "cpu", "abab", (part,), attention, linear, startup, memory, self_test=SelfTest((asked,), 0.01)
         )
 
     def generate(self, spec: GenerateSpec, on_progress: OnProgress, should_stop: ShouldStop) -> Clip:

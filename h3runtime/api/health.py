@@ -23,6 +23,7 @@ from h3runtime.core import (
     BackendChoice,
     ComponentFacts,
     EngineFacts,
+    SelfTest,
     UpscalerFacts,
 )
 from h3runtime.jobs.engine_state import EngineState, EngineStatus
@@ -152,6 +153,35 @@ class UpscalerAnswer(BaseModel):
     embedded: bool
 
 
+class CheckAnswer(BaseModel):
+    """One known answer. asked: of what shape. error: what `tolerance` bounds, relative L2 of the worst row unless
+    `asked` says another; null where nothing came back. reason: why it failed. cached: it passed at an earlier start,
+    and `seconds` are those that it took then."""
+
+    family: str
+    kernel: str
+    asked: str
+    passed: bool
+    error: float | None
+    tolerance: float
+    seconds: float
+    cached: bool
+    reason: str
+
+
+class SelfTestAnswer(BaseModel):
+    """What the kernels that may run were asked before the first clip. status: `passed`, `failed` (those that failed are
+    disabled) or `off`, with the reason. seconds: of this start. cached: all of it was known. kept: the file that passed
+    checks are remembered in."""
+
+    status: str
+    reason: str
+    seconds: float
+    cached: bool
+    kept: str
+    checks: list[CheckAnswer]
+
+
 class LoadingAnswer(BaseModel):
     """Which component is being read, bytes behind of all files' bytes, and bytes a second of this component."""
 
@@ -185,6 +215,7 @@ class ReadyAnswer(BaseModel):
     loras: list[str]
     adapters: list[AdapterAnswer]
     upscaler: UpscalerAnswer | None
+    self_test: SelfTestAnswer | None
     quality: dict[str, QualityAnswer]
     limits: dict[str, int]
     startup: dict[str, Any]
@@ -238,6 +269,7 @@ def ready_answer(
         "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
         "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],
         "upscaler": _upscaler(facts.upscaler) if facts and facts.upscaler else None,
+        "self_test": _self_test(facts.self_test) if facts and facts.self_test else None,
         "quality": quality_answer(facts, held),
         "limits": limits_answer(settings),
         "startup": _startup(state, facts) if facts else {},
@@ -314,6 +346,19 @@ def _adapter(adapter: AdapterFacts) -> dict[str, Any]:
 
 def _upscaler(upscaler: UpscalerFacts) -> dict[str, Any]:
     return {name: getattr(upscaler, name) for name in UPSCALER_FIELDS}
+
+
+def _self_test(found: SelfTest) -> dict[str, Any]:
+    checks = [asdict(check) | {"passed": check.passed} for check in found.checks]
+    status = "off" if found.why_off else "failed" if found.failed else "passed"
+    return {
+        "status": status,
+        "reason": found.why_off or "; ".join(found.failed.values()),
+        "seconds": found.seconds,
+        "cached": bool(found.checks) and all(check.cached for check in found.checks),
+        "kept": found.kept,
+        "checks": checks,
+    }
 
 
 def _listed(told: Mapping[str, Any]) -> dict[str, Any]:

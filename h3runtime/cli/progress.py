@@ -19,6 +19,7 @@ from h3runtime.core import Progress
 
 LABELS = {
     "loading": "loading",
+    "self_test": "asking the kernels known answers",
     "warming": "warming up",
     "conditioning": "conditioning",
     "sampling": "sampling",
@@ -27,6 +28,8 @@ LABELS = {
     "mux": "writing",
     "done": "done",
 }
+LOADING = ("loading", "self_test", "warming")
+"""What comes before a job."""
 LASTS = {"loading": 15.0}
 """Seconds after which a stage is worth a line in a file. The embedded model loads in less, real weights in minutes."""
 LASTS_ELSE = 2.0
@@ -86,7 +89,7 @@ class ProgressBar:
             self._told = stage
 
     def _draw(self, progress: Progress) -> None:
-        phase = "load" if progress.stage in ("loading", "warming") else "job"
+        phase = "load" if progress.stage in LOADING else "job"
         if phase != self._phase:
             self._close()
             self._phase = phase

@@ -60,11 +60,13 @@ from h3runtime.engine.faults import give_back, job_error_of
 from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.heap import map_large_blocks, trim
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
+from h3runtime.engine.memory_budget import kind_of
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
 from h3runtime.engine.preview import ColourMap
 from h3runtime.engine.refine import Refiner, parts_of
 from h3runtime.engine.refine_passes import forwards_of, passes_of
 from h3runtime.engine.refine_upscaler import UpscalerShelf
+from h3runtime.engine.residency import ALL, require_legal
 from h3runtime.engine.run import FIRST_GUESS, Run
 from h3runtime.engine.sampling import Conditioned, Sampler, attention_of
 from h3runtime.engine.self_test.enabled import Enabled
@@ -116,6 +118,7 @@ class ResidentEngine:
         self.settings = settings
         self.place: DeviceChoice = choose_device(settings.device)
         self.device = self.place.device
+        require_legal(settings.residency, self.device, is_integrated=kind_of(self.device) == "integrated")
         if self.device.type == "cpu":
             map_large_blocks()
         self.attentions = Attentions(self.device, AttentionOptions.of(settings))
@@ -269,7 +272,8 @@ class ResidentEngine:
         with diagnosis.conditioning("media", self.media_cache):
             conditions = conditions_of(spec, MediaEncoder(self.models.vaes, self.device, self.media_cache, run))
         with diagnosis.conditioning("text", self.conditioner.cache):
-            text = self.conditioner.condition(conditions.pieces, run.should_stop)
+            moved = self.models.residency != ALL
+            text = self.conditioner.condition(conditions.pieces, run.asked if moved else run.should_stop)
             run.advance()
         return Conditioned.of(spec, text, conditions)
 
@@ -315,7 +319,7 @@ class ResidentEngine:
             attention=self.attentions.listing(self.attention.name, self.attention_why),
             linear=self._linears().choice(),
             startup=dict(self._startup),
-            memory=memory_facts(self.device),
+            memory=memory_facts(self.device) | self.models.host_facts(),
             warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._warm_up_fault])),
             # The first clip of a process pays for what the others find done, as the first job of a server does.
             warm_up=tuple(self._warmed[1:] or self._warmed),
@@ -324,6 +328,7 @@ class ResidentEngine:
             vae_fused=steps_choice(*self._vae_steps, self.device, failed_of(self.self_test, "vae_fused")),
             vae_linear=vae_linear_choice(*self._vae_linear, self.device),
             upscaler=self.upscaler.facts,
+            residency=self.models.residency,
             self_test=self.self_test,
         )
 
@@ -336,6 +341,8 @@ class ResidentEngine:
         self.adapters.clear()
         self.upscaler.clear()
         self.recordings.clear()
+        if hasattr(self, "models"):
+            self.models.close()
         for name in ("models", "conditioner", "media_cache", "estimator"):
             if hasattr(self, name):
                 delattr(self, name)
@@ -438,7 +445,7 @@ class ResidentEngine:
         )
         record = Record(default_cache_dir(), identity_of(self.attentions.facts, enabled.told()))
         told = lambda done, of: on_progress(Progress("self_test", done, of, done / of))  # noqa: E731
-        self.self_test = found = prove(enabled.checks(), record, told)
+        self.self_test = found = prove(enabled.checks(), record, self.device, told)
         self._startup["self_test_seconds"] = found.seconds
         if found.failed:
             self._do_without(found)

@@ -47,6 +47,26 @@ def test_ready_tells_what_the_engine_is(server: Running) -> None:
     assert state["loading"] is None
     assert state["startup"]["cold_start_seconds"] > 0
     assert state["queue_depth"] == 0
+    assert state["self_test"] == {
+        "status": "passed",
+        "reason": "",
+        "seconds": 0.01,
+        "cached": True,
+        "kept": "",
+        "checks": [
+            {
+                "family": "attention",
+                "kernel": "sdpa",
+                "asked": "65536 rows",
+                "passed": True,
+                "error": 0.002,
+                "tolerance": 0.02,
+                "seconds": 0.5,
+                "cached": True,
+                "reason": "",
+            }
+        ],
+    }
 
 
 @pytest.mark.parametrize(("alias", "path"), [("/v2/health/live", "/live"), ("/v2/health/ready", "/ready")])

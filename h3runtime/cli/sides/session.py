@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from h3runtime.cli.comparison.limits import Limits
-from h3runtime.cli.progress import ProgressBar
+from h3runtime.cli.progress import LOADING, ProgressBar
 from h3runtime.cli.report_files import write_report
 from h3runtime.cli.sides import spool
 from h3runtime.cli.sides.asked import Half
@@ -136,7 +136,7 @@ class Session:
         self.bar.begin_part(part)
 
         def pass_on(progress: Progress) -> None:
-            if progress.stage in ("loading", "warming"):
+            if progress.stage in LOADING:
                 self.bar(progress)
             elif progress.stage != "done":
                 self.bar(replace(progress, fraction=low + (high - low) * progress.fraction))

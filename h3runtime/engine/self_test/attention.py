@@ -69,18 +69,25 @@ class Around:
 
 
 def attention_checks(
-    backend: Candidate, shape: Shape, around: Around, device: torch.device, free_bytes: int = 0
+    backend: Candidate,
+    shape: Shape,
+    around: Around,
+    device: torch.device,
+    *,
+    free_bytes: int = 0,
+    every_query: bool = True,
 ) -> Iterator[Check]:
-    """free_bytes: of the device; the long check, which takes 4.3 GB of them, is left out where there aren't as many."""
+    """free_bytes: of the device; the long check, which takes 4.3 GB of them, is left out where there aren't as many.
+    every_query: a call has a query for each row, as in the model; else for the 64 that are looked at."""
     for rows in AROUND:
-        yield _check(backend, f"{rows} rows", partial(around.rows, rows))
+        yield _check(backend, f"{rows} rows", partial(around.rows, rows), every_query)
     long = shape.long_rows
-    if device.type != "cpu" and long is not None and free_bytes > 2 * long * shape.row_elements + SPARE_BYTES:
-        yield _check(backend, f"{long} rows, 2^31 elements", partial(_last_heads, long, shape, device))
+    if every_query and long is not None and free_bytes > 2 * long * shape.row_elements + SPARE_BYTES:
+        yield _check(backend, f"{long} rows, 2^31 elements", partial(_last_heads, long, shape, device), every_query)
 
 
-def _check(backend: Candidate, asked: str, made: Callable[[], torch.Tensor]) -> Check:
-    return Check(FAMILY, backend.name, asked, backend.tolerance, lambda: _error(backend, made()))
+def _check(backend: Candidate, asked: str, made: Callable[[], torch.Tensor], every_query: bool) -> Check:
+    return Check(FAMILY, backend.name, asked, backend.tolerance, lambda: _error(backend, made(), every_query))
 
 
 def _last_heads(rows: int, shape: Shape, device: torch.device) -> torch.Tensor:
@@ -91,20 +98,17 @@ def _last_heads(rows: int, shape: Shape, device: torch.device) -> torch.Tensor:
     return heads
 
 
-def _error(backend: Candidate, qkv: torch.Tensor) -> float:
+def _error(backend: Candidate, qkv: torch.Tensor, every_query: bool) -> float:
     q, k, v = qkv.unbind(2)
     rows = asked_rows(q.shape[1])
     pointing = rows[1::2]
     # The last row points at itself.
     q[:, pointing] = POINTING * k[:, pointing.flip(0).roll(1)]
-    if qkv.device.type == "cpu":
-        q = q[:, rows]
-        got = backend.call(q, k, v)
-        return worst_row(got[0], exact(q, k, v)[0])
-    got = backend.call(q, k, v)
+    looked_at = q[:, rows]
+    got = backend.call(q if every_query else looked_at, k, v)
     if not bool(torch.isfinite(got).all()):
         return math.nan
-    return worst_row(got[0, rows], exact(q[:, rows], k, v)[0])
+    return worst_row(got[0, rows] if every_query else got[0], exact(looked_at, k, v)[0])
 
 
 def asked_rows(rows: int) -> torch.Tensor:

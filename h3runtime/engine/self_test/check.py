@@ -14,6 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from h3runtime.core import KernelCheck
+from h3runtime.engine.faults import job_error_of
+from h3runtime.errors import EngineDead
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,18 +41,17 @@ class DeviceLost(Exception):
         self.check, self.told = check, told
 
 
-def ask(check: Check) -> KernelCheck:
+def ask(check: Check, device: torch.device) -> KernelCheck:
     """`DeviceLost` if the device is of no more use."""
     began = time.monotonic()
     error, reason = None, ""
     try:
         error = check.measure()
-    except torch.AcceleratorError as fault:
-        raise DeviceLost(check, first_line(fault)) from fault
-    except torch.OutOfMemoryError:
-        reason = "it needs more memory than is free"
     except Exception as fault:
-        reason = f"{type(fault).__name__}: {first_line(fault)}"
+        found = job_error_of(fault, device)
+        if isinstance(found, EngineDead):
+            raise DeviceLost(check, first_line(fault)) from fault
+        reason = f"{type(fault).__name__}: {first_line(fault)}" if found is None else found.message
     else:
         reason = _why_wrong(error, check.tolerance)
         error = error if math.isfinite(error) else None

@@ -62,10 +62,13 @@ class Enabled:
         shape = attention.Shape(3 * config.heads * config.head_dim, config.head_dim)
         around, free = attention.Around(shape, self.device), free_bytes(self.device)
         able = [b for b in self.attentions.backends if self.attentions.why_unavailable(b) is None]
+        on_cpu = self.device.type == "cpu"
         for backend in sorted(able, key=lambda b: b.name != self.attention):
             asked = backend.grade != EXPERIMENTAL or backend.name == self.attention
-            if backend.grade == REFERENCE or (asked and self.device.type != "cpu"):
-                yield from attention.attention_checks(backend, shape, around, self.device, free)
+            if backend.grade == REFERENCE or (asked and not on_cpu):
+                yield from attention.attention_checks(
+                    backend, shape, around, self.device, free_bytes=free, every_query=not on_cpu
+                )
 
     def _linear(self) -> Iterator[Check]:
         layers = [found for network in self.networks[:1] for found in switched(network)]

@@ -11,6 +11,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable
 
+import torch
+
 from h3runtime.core import KernelCheck, SelfTest
 from h3runtime.engine.self_test.check import Check, DeviceLost, ask
 from h3runtime.engine.self_test.record import Record
@@ -20,7 +22,9 @@ log = logging.getLogger("h3runtime.self_test")
 OnCheck = Callable[[int, int], None]
 
 
-def prove(checks: Iterable[Check], record: Record, on_check: OnCheck = lambda _done, _of: None) -> SelfTest:
+def prove(
+    checks: Iterable[Check], record: Record, device: torch.device, on_check: OnCheck = lambda _done, _of: None
+) -> SelfTest:
     """Ask every one that `record` knows nothing of. on_check: how many are behind, of how many.
 
     What the library raised, if a check took the device down: the next process knows.
@@ -29,16 +33,16 @@ def prove(checks: Iterable[Check], record: Record, on_check: OnCheck = lambda _d
     listed, made = list(checks), list[KernelCheck]()
     for index, check in enumerate(listed):
         on_check(index, len(listed))
-        made.append(record.known(check) or _asked(check, record))
+        made.append(record.known(check) or _asked(check, record, device))
     if any(not each.cached and each.passed for each in made):
         record.write()
     kept = "" if record.path is None else str(record.path)
     return SelfTest(tuple(made), time.monotonic() - began, kept=kept)
 
 
-def _asked(check: Check, record: Record) -> KernelCheck:
+def _asked(check: Check, record: Record, device: torch.device) -> KernelCheck:
     try:
-        made = ask(check)
+        made = ask(check, device)
     except DeviceLost as lost:
         record.lost(check, lost.told)
         log.error("self-test: %s took the device down: %s", check.name, lost.told)
