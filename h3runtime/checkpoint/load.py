@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
@@ -24,16 +24,17 @@ from torch import nn
 from h3runtime.backends.linear.base import LinearBackend, install
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.embedding import install_embedding
-from h3runtime.checkpoint.assemble import assemble, faulty_scales
+from h3runtime.checkpoint.assemble import faulty_scales
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.formats import FLOAT8, FLOATS, INT8, NVFP4
+from h3runtime.checkpoint.groups import Group, assign, groups_of, made_of
 from h3runtime.checkpoint.layers import QuantLayer, short
 from h3runtime.checkpoint.markers import SUFFIX
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.checkpoint.stream import Reading, stream
 from h3runtime.checkpoint.tensor_file import checkpoint_error
 from h3runtime.errors import Offence
-from h3runtime.quant.stored import Int8Weight, PlainWeight, StoredWeight
+from h3runtime.quant.stored import Int8Weight, StoredWeight
 
 OnBytes = Callable[[int, int], None]
 """Called with bytes done and bytes in all, about REPORTS times; the last call has both equal."""
@@ -71,7 +72,8 @@ def load_module(
 ) -> LoadReport:
     """Fill `module` (built on meta) from `file` onto `device`. CheckpointError lists every offender; see `rules`.
 
-    linear: of the layers that the rule says follow the choice.
+    linear: of the layers that the rule says follow the choice. device: on meta all is judged and nothing is kept; what
+    comes to stand in the module tells shapes and dtypes, and `refill` puts weights in their place.
 
     `reading`: what else the bytes are wanted for, as `stream` takes it.
     """
@@ -99,11 +101,14 @@ def judge(module: nn.Module, file: CheckpointFile, rule: LoadRule) -> Iterator[O
             yield Offence(name, "marks a layer that isn't in the file")
 
 
-def judge_scales(file: CheckpointFile, rule: LoadRule, device: torch.device) -> Iterator[Offence]:
-    """Scales with values that can't be, of the whole file, at the price of reading its scales alone."""
+def judge_scales(
+    file: CheckpointFile, rule: LoadRule, device: torch.device, reading: Reading | None = None
+) -> Iterator[Offence]:
+    """Scales with values that can't be, of the whole file, at the price of reading its scales alone, and what `reading`
+    wants besides."""
     layers = [layer for layer in file.layers.values() if not rule.ignores(f"{layer.name}.weight")]
     owners = {name: layer for layer in layers for name in layer.sidecars}
-    for name, tensor in stream(file, owners, device):
+    for name, tensor in stream(file, owners, device, reading):
         yield from faulty_scales(owners[name], {name: tensor})
 
 
@@ -173,15 +178,6 @@ def _judge_place(layer: QuantLayer, target: nn.Module) -> Iterator[Offence]:
         yield Offence(layer.name, f"is stored as {layer.marker.label}, which isn't supported there", legal)
 
 
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Stored tensors that become one thing: a linear, an embedding, or (no `target`) one tensor of the model."""
-
-    name: str
-    names: frozenset[str]
-    target: nn.Module | None = None
-
-
 class _Loading:
     """One load in progress; the judgement has been passed."""
 
@@ -201,9 +197,9 @@ class _Loading:
         self.done = self.reported = 0
 
     def run(self) -> None:
-        groups = {name: group for group in self._groups() for name in group.names}
+        groups = {name: group for group in groups_of(self.module, self.file, self.rule) for name in group.names}
         waiting: dict[str, dict[str, torch.Tensor]] = {}
-        for name, tensor in stream(self.file, groups, self.device, self.reading):
+        for name, tensor in self._read(groups):
             group = groups[name]
             held = waiting.setdefault(group.name, {})
             held[name] = tensor
@@ -217,64 +213,34 @@ class _Loading:
         if self.on_bytes is not None:
             self.on_bytes(self.total, self.total)
 
-    def _groups(self) -> Iterator[_Group]:
-        """Everything that the model takes from the file."""
-        pending = {name for name in self.module.state_dict() if not self.rule.ignores(name)}
-        for name, target in self.module.named_modules():
-            layer = self.file.layers.get(name)
-            if f"{name}.weight" not in pending or (layer is None and not isinstance(target, nn.Linear)):
-                continue
-            own = {f"{name}.weight", f"{name}.bias"} & pending
-            yield _Group(name, frozenset(own | set(layer.sidecars if layer else ())), target)
-            pending -= own
-        for name in pending:
-            yield _Group(name, frozenset((name,)))
+    def _read(self, names: Collection[str]) -> Iterator[tuple[str, torch.Tensor]]:
+        """On meta nothing is kept, and so nothing read but what is judged or hashed."""
+        if self.device.type != "meta":
+            yield from stream(self.file, names, self.device, self.reading)
+            return
+        if offences := list(judge_scales(self.file, self.rule, torch.device("cpu"), self.reading)):
+            raise checkpoint_error(self.file.path, offences)
+        for name in names:
+            entry = self.file.entries[name]
+            yield name, torch.empty(entry.shape, dtype=entry.dtype, device=self.device)
 
-    def _place(self, group: _Group, tensors: dict[str, torch.Tensor]) -> None:
+    def _place(self, group: Group, tensors: dict[str, torch.Tensor]) -> None:
         layer = self.file.layers.get(group.name)
-        if group.target is None:
-            self._assign(group.name, self._widen(self._cast(tensors[group.name])))
-        elif layer is not None:
-            self._place_quantised(layer, group.target, tensors)
-        else:
-            stored = PlainWeight(self._cast(tensors[f"{group.name}.weight"]), self._bias(group.name, tensors))
-            self._install(group.name, stored)
-
-    def _place_quantised(self, layer: QuantLayer, target: nn.Module, tensors: dict[str, torch.Tensor]) -> None:
-        """Quantised parts stay as stored, whatever the rule's cast; only a bias follows it."""
-        if any(faulty_scales(layer, tensors)):
+        if layer is not None and self.device.type != "meta" and any(faulty_scales(layer, tensors)):
             raise checkpoint_error(self.file.path, judge_scales(self.file, self.rule, self.device))
-        assert isinstance(target, nn.Linear | nn.Embedding)
-        shape = target.weight.shape
-        stored = assemble(layer, tensors, (shape[0], shape[1]), self._bias(layer.name, tensors))
-        if isinstance(target, nn.Linear):
-            self._install(layer.name, stored)
+        made = made_of(group, tensors, self.file, self.rule)
+        if isinstance(made, torch.Tensor):
+            assign(self.module, group.name, made)
+        elif isinstance(group.target, nn.Embedding):
+            assert isinstance(made, Int8Weight)
+            install_embedding(self.module, group.name, made)
         else:
-            assert isinstance(stored, Int8Weight)
-            install_embedding(self.module, layer.name, stored)
+            self._install(group.name, made)
 
     def _install(self, name: str, stored: StoredWeight) -> None:
         switched = self.rule.switches(name)
         backend = self.linear if switched else DequantLinear()
         install(self.module, name, backend, stored, self.device, switched=switched)
-
-    def _bias(self, name: str, tensors: dict[str, torch.Tensor]) -> torch.Tensor | None:
-        bias = tensors.get(f"{name}.bias")
-        return None if bias is None else self._cast(bias)
-
-    def _cast(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.to(self.rule.cast) if tensor.is_floating_point() and self.rule.cast is not None else tensor
-
-    @staticmethod
-    def _widen(tensor: torch.Tensor) -> torch.Tensor:
-        """Bare FP8 outside of linears, where nothing casts on use, as BF16, which holds each of its values exactly."""
-        return tensor.to(torch.bfloat16) if tensor.dtype in FLOAT8 else tensor
-
-    def _assign(self, name: str, tensor: torch.Tensor) -> None:
-        parent, _, leaf = name.rpartition(".")
-        owner = self.module.get_submodule(parent)
-        is_parameter = isinstance(getattr(owner, leaf), nn.Parameter)
-        setattr(owner, leaf, nn.Parameter(tensor, requires_grad=False) if is_parameter else tensor)
 
     def _leave_empty(self, name: str) -> None:
         """A place in the model for what nothing reads: no memory for it, and no promise on meta left behind."""

@@ -5,13 +5,13 @@
 Tensors without bytes come first: empty ones, and what a layout has computed. Every other one comes once all its spans
 are there. Bytes pass through the few buffers of `blocks`, so that memory beside the tensors doesn't grow with a file.
 On the same way files are hashed whole, if asked for: each byte is read once, whether for a tensor, for the digest or
-for both. Read by `load`.
+for both. Read by `load` and `refill`.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -41,19 +41,34 @@ def stream(
     On a CUDA device a tensor may still be on its way: it is whole for what the current stream does next.
     CheckpointError for what can't be read, and for a file that changed before the end.
     """
+    yield from stream_groups(file, [names], device, reading)
+
+
+def stream_groups(
+    file: CheckpointFile, groups: Sequence[Collection[str]], device: torch.device, reading: Reading | None = None
+) -> Generator[tuple[str, torch.Tensor], None, None]:
+    """`stream` of one group of names after the other, read ahead over their bounds: for who needs them in that order.
+
+    Tensors without bytes come first, those of all groups. Nothing can be hashed with more than one group.
+    """
     reading = reading or Reading()
-    for name in names:
-        if file.entries[name].nbytes == 0:
-            yield name, file.read(name, device)
+    assert len(groups) == 1 or not reading.hashed
     sizes = [part.size for part in file.parts]
-    pieces = deque(sorted(_pieces(file, names), key=lambda piece: (piece.at.part, piece.at.start)))
-    blocks = plan(sizes, [piece.at for piece in pieces], reading.hashed)
-    growing = _Growing(file, device, pieces)
+    blocks: list[Block] = []
+    owners: list[_Growing] = []
+    for names in groups:
+        for name in names:
+            if file.entries[name].nbytes == 0:
+                yield name, file.read(name, device)
+        growing = _Growing(file, device, names)
+        planned = plan(sizes, growing.wanted, reading.hashed)
+        blocks += planned
+        owners += [growing] * len(planned)
     reader = Reader(file.parts, reading.hashed, device)
     for part in file.parts:
         part.expect_sequential()
-    for block, host in reader.read(blocks):
-        yield from growing.take(block, host)
+    for owner, (block, host) in zip(owners, reader.read(blocks), strict=True):
+        yield from owner.take(block, host)
         reading.on_position(sum(sizes[: block.part]) + block.stop)
     for part in file.parts:
         part.drop()
@@ -85,10 +100,12 @@ def _pieces(file: CheckpointFile, names: Collection[str]) -> Iterator[_Piece]:
 class _Growing:
     """Tensors of which some bytes are there."""
 
-    def __init__(self, file: CheckpointFile, device: torch.device, pieces: deque[_Piece]) -> None:
-        self._file, self._device, self._pieces = file, device, pieces
+    def __init__(self, file: CheckpointFile, device: torch.device, names: Collection[str]) -> None:
+        self._file, self._device = file, device
+        self._pieces = deque(sorted(_pieces(file, names), key=lambda piece: (piece.at.part, piece.at.start)))
+        self.wanted = [piece.at for piece in self._pieces]
         self._left: dict[str, int] = {}
-        for piece in pieces:
+        for piece in self._pieces:
             self._left[piece.name] = self._left.get(piece.name, 0) + 1
         self._raw: dict[str, torch.Tensor] = {}
         self._open: list[_Piece] = []

@@ -10,7 +10,9 @@ the tags and by `denoiser` for the hidden states.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import nn
@@ -38,7 +40,30 @@ class LanguageInput:
     deepstack: tuple[torch.Tensor, ...]
 
 
+class Lodging(Protocol):
+    """Where an encoder's weights are between encodings, if not where it computes. device: where that is."""
+
+    device: torch.device
+
+    def visit(self, *, tower: bool, poll: Callable[[], None]) -> AbstractContextManager[None]:
+        """Around one encoding: every module's weights are on the device while it runs. tower: the vision tower will."""
+        ...
+
+    @property
+    def host_bytes(self) -> int:
+        """Of the host's memory, page-locked, that they take between encodings."""
+        ...
+
+    def close(self) -> None:
+        """Give that back; nothing can be encoded any more."""
+        ...
+
+
 class TextEncoder(nn.Module):
+    """lodging: of one whose weights come to the device only while it encodes."""
+
+    lodging: Lodging | None = None
+
     def __init__(self, config: TextEncoderConfig) -> None:
         super().__init__()
         self.config = config
@@ -52,6 +77,10 @@ class TextEncoder(nn.Module):
         `should_stop` is asked before every vision block and language layer; if true, raises JobCancelled.
         """
         poll = _poll(should_stop)
+        with nullcontext() if self.lodging is None else self.lodging.visit(tower=bool(presentation.blocks), poll=poll):
+            return self._encode(presentation, poll)
+
+    def _encode(self, presentation: Presentation, poll: Callable[[], None]) -> TextFeatures:
         given = self.language_input(presentation, poll)
         config, device = self.config, given.embeds.device
         positions = position_ids(presentation.rows, [(b.start, b.grid) for b in presentation.blocks])
@@ -64,7 +93,7 @@ class TextEncoder(nn.Module):
     def language_input(self, presentation: Presentation, poll: Callable[[], None] | None = None) -> LanguageInput:
         """Look up the text rows and compute the vision rows, one block at a time, each written where it belongs."""
         poll = poll or _poll(None)
-        device = self.visual.pos_embed.weight.device
+        device = self.visual.pos_embed.weight.device if self.lodging is None else self.lodging.device
         is_vision = torch.zeros(presentation.rows, dtype=torch.bool)
         for block in presentation.blocks:
             is_vision[block.start : block.stop] = True

@@ -88,6 +88,11 @@ class Models:
         staying = (self.text_encoder,) if self.residency == ALL else ()
         return (*self.transformers.values(), *staying, self.vaes.video, self.vaes.audio)
 
+    def host_facts(self) -> dict[str, int]:
+        """Bytes of the host's memory that weights are page-locked in, where they are."""
+        lodging = self.text_encoder.lodging
+        return {} if lodging is None else {"host_locked_bytes": lodging.host_bytes}
+
     def close(self) -> None:
         """Give back what isn't the device's."""
         if self.text_encoder.lodging is not None:
@@ -239,8 +244,7 @@ class Loader:
         require_format(self.linear, judged)
         if self.spare is None:
             return
-        weights = [found.weights(self.linear) for found in self._staying(judged)]
-        short = room.why_short(weights, _working(judged, compute_dtype, room.LONGEST_ROWS), self._budget())
+        short = why_spared(self.linear, judged, self.settings.residency, compute_dtype, self._budget())
         if short is not None:
             self.why_spare = room.why_decoding(short)
             self.linear, self.spare = self.spare, None
@@ -248,23 +252,13 @@ class Loader:
     def _require_room(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
         """On the device for what stays there and the more of a clip and of what comes to read its prompt; on the host
         for what waits there."""
-        weights = [found.weights(self.linear) for found in self._staying(judged)]
-        encoder, residency = _encoder_units(judged), self.settings.residency
-        needs = room.Needs(
-            sampling=_working(judged, compute_dtype, room.ROWS),
-            reading=0 if residency == ALL else held_weights(residency, encoder, 0).conditioning,
-            movable=encoder.total - held_weights(ENCODER_HOST, encoder, 0).conditioning if residency == ALL else 0,
-        )
-        room.require_room(weights, needs, self._budget(), self.device)
+        residency, budget = self.settings.residency, self._budget()
+        require_device_room(judged, self.linear, residency, compute_dtype, budget, self.device)
         if residency == ENCODER_HOST:
-            room.require_host_room(encoder, current_budget(torch.device("cpu")))
-
-    def _staying(self, judged: Sequence[Judged]) -> list[Judged]:
-        """What is always on the device."""
-        return [found for found in judged if not self._moves(found.part)]
+            room.require_host_room(_encoder_units(judged), current_budget(torch.device("cpu")))
 
     def _moves(self, part: Part) -> bool:
-        return part.component == "text_encoder" and self.settings.residency != ALL
+        return _moves(part, self.settings.residency)
 
     def _budget(self) -> Budget:
         return current_budget(self.device, self.settings.system_reserve_bytes)
@@ -332,6 +326,41 @@ class Loader:
 def _encoder_units(judged: Sequence[Judged]) -> Units:
     (found,) = (found.units for found in judged if found.units is not None)
     return found
+
+
+def why_spared(
+    linear: LinearBackend[Any], judged: Sequence[Judged], residency: str, compute_dtype: torch.dtype, budget: Budget
+) -> str | None:
+    """Why the spare backend takes the place of `linear`: what that keeps leaves too little for the longest clip."""
+    weights = [found.weights(linear) for found in _staying(judged, residency)]
+    return room.why_short(weights, _working(judged, compute_dtype, room.LONGEST_ROWS), budget)
+
+
+def require_device_room(
+    judged: Sequence[Judged],
+    linear: LinearBackend[Any],
+    residency: str,
+    compute_dtype: torch.dtype,
+    budget: Budget,
+    device: torch.device,
+) -> None:
+    """As `room.require_room`, of what stays on the device and the more of a clip and of what reads its prompt."""
+    encoder, is_all = _encoder_units(judged), residency == ALL
+    needs = room.Needs(
+        sampling=_working(judged, compute_dtype, room.ROWS),
+        reading=0 if is_all else held_weights(residency, encoder, 0).conditioning,
+        movable=encoder.total - held_weights(ENCODER_HOST, encoder, 0).conditioning if is_all else 0,
+    )
+    room.require_room([found.weights(linear) for found in _staying(judged, residency)], needs, budget, device)
+
+
+def _staying(judged: Sequence[Judged], residency: str) -> list[Judged]:
+    """What is always on the device."""
+    return [found for found in judged if not _moves(found.part, residency)]
+
+
+def _moves(part: Part, residency: str) -> bool:
+    return part.component == "text_encoder" and residency != ALL
 
 
 def _working(judged: Sequence[Judged], compute_dtype: torch.dtype, rows: int) -> int:

@@ -1,10 +1,11 @@
 """What a request takes of the device's memory, in bytes, by closed formulas of its sizes: nothing is run or allocated.
 
-    weights        what is resident of the loaded files, as the linear backend keeps it
+    weights        what is resident of the loaded files all the time, as the linear backend keeps it
     upscaler       what is resident of the latent upscaler, once a request has been refined
     adapters       what is resident of adapters, the request's own and what is kept beside them
     process        what else the engine holds before any request: recorded steps on a device, the process on the CPU
-    conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text
+    conditioning   the largest of what comes one after another: a clip or picture, a sound, a vision block, the text;
+                   with the last two whatever `residency` moves to the device for them
     sampling       the widest place of a block for all rows, and the modulation of a window of steps
     decode         the sound and the pictures together; the larger of them on a CPU (`estimate`)
     total          weights, upscaler, adapters, process and the largest stage
@@ -48,6 +49,7 @@ from h3runtime.engine.memory_formulas import (
     video_encode_bytes,
     vision_bytes,
 )
+from h3runtime.engine.residency import text_moved, tower_moved
 from h3runtime.quant.stored import PlainWeight
 from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
 from h3runtime.vae.tile_batch import ROOM
@@ -64,7 +66,8 @@ were measured."""
 @dataclass(frozen=True, slots=True)
 class ModelSizes:
     """text_widened: the encoder's weights aren't stored in fp32, so one of them is made fp32 at a time. text_decoded:
-    they are quantised. process, adapters: see above."""
+    they are quantised. process, adapters: see above. text_moved, tower_moved: of the encoder's weights, what comes to
+    the device to read a text, and its pictures; 0 where they are among `weights`."""
 
     weights: int
     process: int
@@ -82,6 +85,8 @@ class ModelSizes:
     adapters: int = 0
     upscaler: int = 0
     text_decoded: bool = False
+    text_moved: int = 0
+    tower_moved: int = 0
 
 
 def sizes_of(
@@ -115,6 +120,8 @@ def sizes_of(
         audio_decoder=audio.decoder,
         tiling=video.tiling,
         adapters=adapters,
+        text_moved=text_moved(models.residency, models.encoder_units),
+        tower_moved=tower_moved(models.residency, models.encoder_units),
     )
 
 
@@ -198,7 +205,8 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
     conditioning = Conditioning(
         video=max(shots, default=0),
         sound=audio_encode_bytes(models.audio_encoder, demand.samples),
-        vision=vision_bytes(text, demand.text_rows, demand.vision_rows, demand.patches),
+        vision=vision_bytes(text, demand.text_rows, demand.vision_rows, demand.patches)
+        + (models.tower_moved if demand.patches else 0),
         text=heap_bytes(
             text_bytes(
                 text,
@@ -208,7 +216,8 @@ def estimate(models: ModelSizes, demand: Demand) -> MemoryEstimate:
                 decoded=models.text_decoded,
             ),
             on_host=models.computing.on_host,
-        ),
+        )
+        + models.text_moved,
     )
     frames = video_decode_bytes(models.video_decoder, models.video_dtype, tile, target, room, on_host=on_host)
     heard = heap_bytes(audio_decode_bytes(models.audio_decoder, demand.audio_latents, on_host=on_host), on_host=on_host)

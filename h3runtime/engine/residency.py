@@ -45,6 +45,10 @@ class Units:
         return self.embedding + self.tower + sum(self.layers)
 
 
+NO_UNITS = Units(0, 0, ())
+"""Where nothing moves."""
+
+
 @dataclass(frozen=True, slots=True)
 class HeldWeights:
     """Bytes of weights, by stage on the device; the conditioning's at its most. host: page-locked, always."""

@@ -26,6 +26,7 @@ from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.engine.memory_budget import Budget
+from h3runtime.engine.residency import Units
 from h3runtime.errors import CheckpointError, Offence, SettingsError
 from h3runtime.settings import GIB, MIB, PARTITION_PATHS, variable
 
@@ -77,6 +78,26 @@ def resident_by_name(
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """Bytes beside the weights that stay. sampling: of the clip that is reckoned with. reading: of what comes to the
+    device while a prompt is read. movable: what would be spared if the text encoder were moved, 0 where it is."""
+
+    sampling: int
+    reading: int = 0
+    movable: int = 0
+
+    @property
+    def most(self) -> int:
+        """They come one after the other."""
+        return max(self.sampling, self.reading)
+
+    def told(self, unit: int) -> str:
+        if self.reading > self.sampling:
+            return f"{told_bytes(self.reading, unit)} of the text encoder while it reads a prompt"
+        return f"{told_bytes(self.sampling, unit)} to sample {CLIP}"
+
+
 def working_bytes(config: DitConfig, dtype: torch.dtype, rows: int = ROWS) -> int:
     """What the widest place of a block holds for all rows: gate and value, their product, the residual stream."""
     return rows * (3 * config.ffn + config.hidden) * dtype.itemsize
@@ -102,20 +123,22 @@ def why_decoding(short: str) -> str:
     return f"auto: weights are decoded at every call, for decoded once {short}"
 
 
-def require_room(weights: Sequence[Weights], working: int, budget: Budget, device: torch.device) -> None:
+def require_room(weights: Sequence[Weights], needs: Needs, budget: Budget, device: torch.device) -> None:
     """SettingsError where two partitions are one too many, else CheckpointError, if there is too little room; with the
-    figures. Where nothing tells what is free, there is enough.
+    figures, and whether `H3_RESIDENCY` would help. Where nothing tells what is free, there is enough.
 
-    working: bytes to be left for a clip.
+    weights: those that are always on the device.
     """
-    needed, room = needed_bytes(weights, working), budget.loadable
+    needed, room = needed_bytes(weights, needs.most), budget.loadable
     if room is None or needed <= room:
         return
     unit = GIB if needed >= GIB else MIB
     terms = [f"{part.name} {told_bytes(part.bytes, unit)} ({part.file})" for part in weights]
-    terms.append(f"{told_bytes(working, unit)} to sample {CLIP}")
+    terms.append(needs.told(unit))
     short = f"{device} has {told_budget(budget, unit)}: short by {told_bytes(needed - room, unit)}"
     told = f"the weights don't fit into memory: {' + '.join(terms)} = {told_bytes(needed, unit)}, but {short}"
+    if budget.kind == "discrete" and needs.movable and needed - needs.movable <= room:
+        told += f"; with {variable('residency')}=encoder_host it would fit"
     transformers = [part for part in weights if part.partition is not None]
     if len(transformers) < 2:
         raise CheckpointError(told, [Offence("memory", told)])
@@ -124,6 +147,18 @@ def require_room(weights: Sequence[Weights], working: int, budget: Budget, devic
     way_out = "would fit" if needed - second.bytes <= room else "still would not fit"
     legal = f"no {field}, which {way_out}, or smaller files"
     raise SettingsError(f"{told}; without {second.name} it {way_out}", [Offence(field, told, legal)])
+
+
+def require_host_room(encoder: Units, budget: Budget) -> None:
+    """SettingsError if the host has too little room to keep the text encoder and to pack one unit of it after the
+    other. budget: of the host."""
+    needed, room = encoder.total + max(encoder.embedding, encoder.tower, *encoder.layers), budget.loadable
+    if room is None or needed <= room:
+        return
+    unit, field = GIB if needed >= GIB else MIB, variable("residency")
+    told = f"the text encoder takes {told_bytes(needed, unit)} of the host's memory, which has "
+    told += told_budget(budget, unit)
+    raise SettingsError(f"{field}: encoder_host: {told}", [Offence(field, told, "encoder_disk, or all")])
 
 
 def told_budget(budget: Budget, unit: int) -> str:

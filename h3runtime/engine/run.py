@@ -126,6 +126,11 @@ class Run:
         self.alive()
         self.check_stop()
 
+    def asked(self) -> bool:
+        """`should_stop`, for work that asks between pieces of it: each time it also tells that it gets on."""
+        self.alive()
+        return self._should_stop()
+
     @property
     def should_stop(self) -> ShouldStop:
         return self._should_stop

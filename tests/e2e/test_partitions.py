@@ -22,7 +22,7 @@ from h3runtime.engine.load import checkpoint_name
 from h3runtime.engine.memory_budget import Budget, DeviceMemory, budget_of
 from h3runtime.engine.paths import VAE_PATHS, model_paths
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.engine.room import Weights, require_room, working_bytes
+from h3runtime.engine.room import Needs, Weights, require_room, working_bytes
 from h3runtime.errors import CheckpointError, H3Error, InvalidRequest, SettingsError
 from h3runtime.jobs.engine_view import reason_of
 from h3runtime.settings import Settings, default_cache_dir
@@ -282,7 +282,7 @@ def test_so_many_bytes_are_enough_and_one_less_is_not(
     needed = sum(part.bytes for part in weights) + working
     # Enough, or unknown.
     for free in (needed, 0):
-        require_room(weights, working, with_free(free), torch.device("cpu"))
+        require_room(weights, Needs(working), with_free(free), torch.device("cpu"))
     error = why_not(tmp_path, files, monkeypatch, needed - 1)
     assert isinstance(error, CheckpointError) and "short by 0.00 MiB" in error.message
     assert files["model_path"].name in error.message and "REF2VA" not in error.message
@@ -298,7 +298,7 @@ def test_published_sizes_are_told_in_gib() -> None:
     working = working_bytes(DitConfig(5376, 50, 2, 56, 128, 14336, 24, 32, 5120, 8, 16), torch.bfloat16)
     assert working / 2**30 == pytest.approx(3.41, abs=0.01)
     with pytest.raises(SettingsError) as caught:
-        require_room(weights, working, with_free(40 * 2**30, 44 * 2**30), torch.device("cuda", 0))
+        require_room(weights, Needs(working), with_free(40 * 2**30, 44 * 2**30), torch.device("cuda", 0))
     assert caught.value.message.startswith(
         "the weights don't fit into memory: fl2va 11.67 GiB (fl2va.safetensors) + ref2va"
     )
@@ -306,4 +306,4 @@ def test_published_sizes_are_told_in_gib() -> None:
         "= 46.78 GiB, but cuda:0 has 40.00 GiB free of 44.00 GiB: short by 6.78 GiB; without ref2va it would fit"
         in str(caught.value)
     )
-    require_room(weights, working, with_free(119 * 2**30), torch.device("cuda", 0))
+    require_room(weights, Needs(working), with_free(119 * 2**30), torch.device("cuda", 0))

@@ -12,7 +12,7 @@ from h3runtime.engine import load as module
 from h3runtime.engine import memory_budget
 from h3runtime.engine.memory_budget import Budget, DeviceMemory, budget_of, kind_of
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.engine.room import Weights, require_room
+from h3runtime.engine.room import Needs, Weights, require_room
 from h3runtime.errors import CheckpointError, SettingsError
 from h3runtime.observe import memory
 from h3runtime.observe.control_groups import LimitedGroup
@@ -94,12 +94,12 @@ WEIGHTS = [
 
 def refused(budget: Budget) -> str:
     with pytest.raises(CheckpointError) as caught:
-        require_room(WEIGHTS, 3 * GIB, budget, torch.device("cuda", 0))
+        require_room(WEIGHTS, Needs(3 * GIB), budget, torch.device("cuda", 0))
     return caught.value.message
 
 
 def test_the_refusal_has_all_figures() -> None:
-    require_room(WEIGHTS, 3 * GIB, budget_of(replace(SPARK, free=38 * GIB)), torch.device("cuda", 0))
+    require_room(WEIGHTS, Needs(3 * GIB), budget_of(replace(SPARK, free=38 * GIB)), torch.device("cuda", 0))
     assert refused(budget_of(replace(SPARK, free=37 * GIB))) == (
         "the weights don't fit into memory: fl2va 12.00 GiB (fl2va.safetensors) + text encoder 15.00 GiB "
         "(te.safetensors) + 3.00 GiB to sample a 1344x768 clip of 124 frames = 30.00 GiB, but cuda:0 has 37.00 GiB "
