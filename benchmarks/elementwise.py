@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,7 @@ def measure(shape: Shape, device_name: str, runs: int) -> dict[str, Any]:
     rows: list[Row] = []
     with torch.no_grad():
         inputs = made(shape, place.device)
-        rate = _copy_rate(place.device, runs)
+        rate = copy_rate(place.device, runs)
         for operation in OPERATIONS:
             rows += _rows(operation, families, inputs, shape, runs, rate)
     return _report(shape, place.name, place.device, rows, rate, unavailable, runs)
@@ -272,7 +272,10 @@ def _restoring(operation: Operation, given: Inputs) -> Callable[[], object]:
 
 
 def timed(
-    calls: dict[str, Call], runs: int, device: torch.device, before: Callable[[], object] = lambda: None
+    calls: Mapping[str, Callable[[], object]],
+    runs: int,
+    device: torch.device,
+    before: Callable[[], object] = lambda: None,
 ) -> dict[str, list[float]]:
     """Milliseconds of each, `runs` of them after one that isn't counted, each round once through all. before: each
     call, not counted."""
@@ -286,7 +289,7 @@ def timed(
     return found
 
 
-def _once(call: Call, device: torch.device) -> float:
+def _once(call: Callable[[], object], device: torch.device) -> float:
     if device.type != "cuda":
         began = time.perf_counter()
         call()
@@ -299,7 +302,7 @@ def _once(call: Call, device: torch.device) -> float:
     return float(start.elapsed_time(end))
 
 
-def _copy_rate(device: torch.device, runs: int) -> float:
+def copy_rate(device: torch.device, runs: int) -> float:
     """GB/s of a copy, read and written bytes together."""
     size = COPY_BYTES if device.type == "cuda" else COPY_BYTES >> 4
     source = torch.zeros(size, dtype=torch.int8, device=device)

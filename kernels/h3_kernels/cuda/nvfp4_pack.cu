@@ -16,10 +16,7 @@ constexpr int kThreads = 32 * kWarps;
 constexpr int kColumns = 256;                                        // of x to a thread block
 constexpr int kTiles = kColumns / kBlock / kTileColumns;             // of scales to a thread block
 constexpr int kPaddedTile = kTileBytes + 16;                         // no two tiles begin in one bank
-#ifndef H3_PACK_ROWS
-#define H3_PACK_ROWS 4
-#endif
-constexpr int kRows = H3_PACK_ROWS;                                  // of a warp whose loads are under way at once
+constexpr int kRows = 4;                                             // of a warp whose loads are under way at once
 
 // What the loop below does for one row, for any values: scale's code, eight codes. Rarely run, so kept out of the loop.
 template <class T>
