@@ -29,6 +29,7 @@ KERNEL: Final = "pytorch"
 PROMPT: Final = "A red lantern swings over a still harbour at dusk; water laps and a bell rings far away."
 LAYERS: Final = 2
 TOLERANCE: Final = 1e-5
+PIECE_ROWS: Final = 1024
 
 
 def encoder_checks(encoder: TextEncoder, presentation: Presentation) -> Iterator[Check]:
@@ -84,6 +85,9 @@ def _normed(norm: RMSNorm, x: torch.Tensor) -> torch.Tensor:
 
 
 def _product(linear: Any, x: torch.Tensor) -> torch.Tensor:
-    """By the decoded weight of whatever format."""
+    """By the decoded weight of whatever format, a piece of its rows at a time: what the encoder's own call holds, and
+    no more than 210 MB beside it."""
     scale = getattr(linear.resident, "pre_quant_scale", None)
-    return (x if scale is None else x * scale.double()) @ dense(linear.resident, torch.float32).double().t()
+    x = x if scale is None else x * scale.double()
+    weight = dense(linear.resident, torch.float32)
+    return torch.cat([x @ piece.double().t() for piece in weight.split(PIECE_ROWS)], -1)
