@@ -272,7 +272,7 @@ def test_so_many_bytes_are_enough_and_one_less_is_not(
     del files["ref2va_model_path"]
     asked: list[tuple[list[Weights], int]] = []
     with monkeypatch.context() as patch:
-        patch.setattr(module.room, "require_room", lambda weights, working, *_: asked.append((weights, working)))
+        patch.setattr(module.room, "require_room", lambda weights, needs, *_: asked.append((weights, needs.most)))
         patch.setattr(module, "current_budget", lambda *_: with_free(1))
         engine = loaded(tmp_path, files)
         told = engine.facts().linear
