@@ -25,6 +25,8 @@ COMMANDS = (
     "jobs",
     "decode",
     "inspect",
+    "plan",
+    "models",
     "profile",
     "compare",
     "calibrate",

@@ -465,14 +465,20 @@ def remote_server(url: str | None) -> tuple[str, str | None]:
     return url or os.environ.get(URL_VARIABLE) or DEFAULT_URL, os.environ.get(variable("api_key")) or None
 
 
-def add_flags(parser: argparse.ArgumentParser | argparse._ArgumentGroup, unused: frozenset[str] = frozenset()) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup,
+    unused: frozenset[str] = frozenset(),
+    without: frozenset[str] = frozenset(),
+) -> None:
     """One flag per knob, `--config` for the file. Unset flags parse as None, so that lower sources show through.
 
     unused: fields that the command doesn't read. Their flags are taken, as the same lines of a shared file are, but its
-    help doesn't list what does nothing there.
+    help doesn't list what does nothing there. without: fields whose flag means something else in that command.
     """
     parser.add_argument("--config", type=Path, metavar="FILE", help=f"File of H3_NAME=VALUE lines ({CONFIG_VARIABLE}).")
     for name, field in Settings.model_fields.items():
+        if name in without:
+            continue
         told = f"{field.description} {_default_text(field)}[{variable(name)}]".replace("%", "%%")
         help_text = argparse.SUPPRESS if name in unused else told
         if field.annotation is bool:

@@ -4,8 +4,8 @@
     a Hugging Face download           <folder>/.cache/huggingface/download/<path>.metadata, second line; the folder is
                                       any above the file
     the Hugging Face cache            the file is a link to blobs/<digest>
-    the published files               by name and size (checkpoint-formats §1.1): a derivative may have both by chance,
-                                      so that a difference is worth a warning and no more
+    the published files               by name and size (`published_files`): a derivative may have both by chance, so
+                                      that a difference is worth a warning and no more
 
 Nothing is hashed here. Read by `verify`; `write_sums` is for whoever makes files.
 """
@@ -18,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
+from h3runtime.checkpoint import published_files
 from h3runtime.checkpoint.hashing import HEX
 from h3runtime.checkpoint.header import FILE
 from h3runtime.checkpoint.tensor_file import checkpoint_error, reason
@@ -33,29 +34,9 @@ TAGGED = re.compile(r"(?P<escaped>\\?)SHA256 \((?P<name>.+)\) = (?P<digest>[0-9a
 ESCAPES = {"\\\\": "\\", "\\n": "\n", "\\r": "\r"}
 
 PUBLISHED: Mapping[tuple[str, int], str] = {
-    ("minimax_h3_fl2va_pruned_int8_convrot.safetensors", 20_970_379_616): (
-        "e889202c41dafb67b10d67b97f0d8541508036a6090af23425a5c2615d03c47a"
-    ),
-    ("minimax_h3_ref2va_pruned_int8_convrot.safetensors", 20_970_379_616): (
-        "9255f52b6677845ad238f20dfaafa94727053694127ab7f255c048f0f9365779"
-    ),
-    ("minimax_h3_fl2va_pruned_fp8_scaled.safetensors", 20_958_205_608): (
-        "12944c1f7791637e7de12208aef04da82bd26b95271b1b47d817364315ade993"
-    ),
-    ("qwen3vl_32b_minimax_h3_nvfp4_awq.safetensors", 15_687_142_551): (
-        "35a88d51044231fe332301d7a62aa81e3f2cba62febeb446e2c1e3e0ef76f2c6"
-    ),
-    ("minimax_h3_video_vae_fp16.safetensors", 5_207_808_496): (
-        "7c1f131492e7eddacaac9069a61b81bdd39de5cc96561e677c5eab1cdce5e522"
-    ),
-    ("minimax_h3_video_vae_int8_convrot.safetensors", 2_811_065_184): (
-        "52a2c8c73583c86e4f41cdcce3a6ad0ea562987bc0bf3d60a0cef5f5c8e60c0e"
-    ),
-    ("minimax_h3_audio_vae_fp32.safetensors", 605_254_808): (
-        "8e505d95dd1561d47abd43d4238fd40d9bb1ae9e147ed0a4cba778d76ae4db48"
-    ),
+    (file.name, file.bytes): file.sha256 for file in published_files.PUBLISHED if file.sha256 is not None
 }
-"""Of `Comfy-Org/MiniMax-H3`; sizes in bytes (checkpoint-formats §1.1)."""
+"""By name and size in bytes."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,13 @@ CODED = frozenset({"attn.qkv_proj", "mlp.fc1", "mlp.fc2"})
 
 def resident_bytes(models: Iterable[nn.Module]) -> int:
     """Of all their tensors, those inside the resident forms of linears and embeddings included; shared ones once."""
-    found = {tensor.data_ptr(): tensor.nbytes for model in models for tensor in _tensors(model)}
+    found = {_place(tensor): tensor.nbytes for model in models for tensor in _tensors(model)}
     return sum(found.values())
+
+
+def _place(tensor: torch.Tensor) -> int:
+    """Tensors on meta have no address: they are told apart by their storages."""
+    return tensor.untyped_storage()._cdata if tensor.is_meta else tensor.data_ptr()
 
 
 def linear_calls(model: nn.Module, dtype: torch.dtype, name: str | None = None) -> LinearCalls:

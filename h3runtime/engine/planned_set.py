@@ -1,0 +1,86 @@
+"""Which checkpoints a plan is of: the files that settings name, or published ones, which need not exist.
+
+Read by `planning`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.synthetic.made_files import MadeFile
+from h3runtime.checkpoint.synthetic.published import VIDEO_VAE_INT8, SetFormat
+from h3runtime.checkpoint.synthetic.synthesis import Order, plan
+from h3runtime.checkpoint.synthetic.unmade import unmade
+from h3runtime.engine import components
+from h3runtime.engine.components import Part
+from h3runtime.engine.paths import COMPONENTS, model_paths
+from h3runtime.settings import Settings
+
+VIDEO_VAES = ("fp16", "int8_convrot")
+INT8_VAE_NAME = "minimax_h3_video_vae_int8_convrot.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class UnmadePart(Part):
+    """A part whose file is its header alone."""
+
+    made: MadeFile | None = None
+
+    def open(self) -> CheckpointFile:
+        assert self.made is not None
+        return unmade(self.made)
+
+
+def names_files(settings: Settings) -> bool:
+    """Whether any checkpoint is named."""
+    return any(getattr(settings, field) is not None for field in COMPONENTS)
+
+
+def named_parts(settings: Settings, compute_dtype: torch.dtype, vae_linear: LinearBackend[Any]) -> tuple[Part, ...]:
+    """Of the files that the settings name, as a server would load them."""
+    paths = model_paths(settings)
+    return (
+        *(components.transformer(path, settings, compute_dtype, p) for p, path in paths.transformers.items()),
+        components.text_encoder(paths.text_encoder),
+        components.video_vae(paths.video_vae, settings, vae_linear),
+        components.audio_vae(paths.audio_vae),
+    )
+
+
+def published_parts(
+    kind: SetFormat,
+    partitions: Sequence[str],
+    settings: Settings,
+    compute_dtype: torch.dtype,
+    vae_linear: LinearBackend[Any],
+    *,
+    pruned: bool = True,
+    video_vae: str = "fp16",
+) -> tuple[Part, ...]:
+    """Of a published set. partitions: its transformers. video_vae: one of `VIDEO_VAES`."""
+    *transformers, encoder, video, audio = plan(Order(kind, pruned, full_size=True, partitions=tuple(partitions)))
+    if video_vae != VIDEO_VAES[0]:
+        video = MadeFile(INT8_VAE_NAME, video.shapes, video.recipe, VIDEO_VAE_INT8, video.extra)
+    parts = [
+        *(
+            (components.transformer(Path(made.name), settings, compute_dtype, partition), made)
+            for partition, made in zip(partitions, transformers, strict=True)
+        ),
+        (components.text_encoder(Path(encoder.name)), encoder),
+        (components.video_vae(Path(video.name), settings, vae_linear), video),
+        (components.audio_vae(Path(audio.name)), audio),
+    ]
+    return tuple(_unmade(part, made) for part, made in parts)
+
+
+def _unmade(part: Part, made: MadeFile) -> UnmadePart:
+    return UnmadePart(
+        part.component, part.path, part.build, part.rule, part.qkv_order, part.partition, part.linear, made
+    )

@@ -1,0 +1,51 @@
+"""A model as loading would leave it, of tensors that have shapes and no memory: for arithmetic without weights.
+
+    header -> the model on meta -> every linear its resident form on meta, every other tensor its dtype on meta
+
+Everything that is told from loaded models (`linear_memory`, `memory_estimate`) is told from these alike. No byte of a
+weight is read. Fed by `planning` with judged parts; `checkpoint.load` fills models for use.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from h3runtime.backends.linear.base import LinearBackend, install
+from h3runtime.backends.linear.dequant import DequantLinear
+from h3runtime.backends.linear.embedding import install_embedding
+from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.groups import assign, groups_of, made_of
+from h3runtime.checkpoint.rules import LoadRule
+from h3runtime.engine.components import Part
+from h3runtime.quant.stored import Int8Weight
+
+META = torch.device("meta")
+
+
+def unfilled(part: Part, linear: LinearBackend[Any]) -> nn.Module:
+    """The model of a part whose header is without fault. linear: of the layers that follow the choice."""
+    with part.open() as file:
+        module = part.on_meta(file)
+        _place(module, file, part.rule, part.linear or linear)
+    return module.eval().requires_grad_(False)
+
+
+def _place(module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: LinearBackend[Any]) -> None:
+    for group in list(groups_of(module, file, rule)):
+        entries = [file.entries[name] for name in group.names]
+        tensors = {entry.name: torch.empty(entry.shape, dtype=entry.dtype, device=META) for entry in entries}
+        made = made_of(group, tensors, file, rule)
+        if isinstance(made, torch.Tensor):
+            assign(module, group.name, made)
+        elif isinstance(group.target, nn.Embedding):
+            assert isinstance(made, Int8Weight)
+            install_embedding(module, group.name, made)
+        else:
+            switched = rule.switches(group.name)
+            install(module, group.name, linear if switched else DequantLinear(), made, META, switched=switched)
+    for name in [name for name in module.state_dict() if rule.ignores(name)]:
+        parent, _, leaf = name.rpartition(".")
+        setattr(module.get_submodule(parent), leaf, None)
