@@ -29,6 +29,18 @@ def test_the_wheel_holds_every_source_file(wheel: Path) -> None:
     assert packaged == package | kernels
 
 
+def test_the_wheel_holds_the_cuda_sources_and_nothing_compiled(wheel: Path) -> None:
+    """An installation compiles them on its own machine."""
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if not name.endswith(".py")}
+    sources = {
+        path.relative_to(REPOSITORY / "kernels").as_posix()
+        for suffix in ("*.cu", "*.cuh")
+        for path in (REPOSITORY / "kernels").rglob(suffix)
+    }
+    assert "h3_kernels/cuda/nvfp4_block.cuh" in sources and sources <= packed
+    assert {name for name in packed if name.startswith("h3_kernels/")} == sources
+
+
 def test_the_installed_wheel_runs(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(site)
