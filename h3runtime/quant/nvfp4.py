@@ -18,6 +18,7 @@ import torch
 from torch.nn import functional as F
 
 from h3runtime.quant import tiles
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.slices import round_up, row_slices
 from h3runtime.quant.stored import Nvfp4Weight
 
@@ -50,11 +51,29 @@ def quantize(weight: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> 
     if tensor_scale is None:
         tensor_scale = weight.abs().amax().float() / (E4M3_MAX * E2M1_MAX)
     padded = F.pad(weight, (0, -columns % BLOCK, 0, -rows % 16))
-    blocks = padded.reshape(padded.shape[0], -1, BLOCK)
+    return Nvfp4Weight(*_packed(padded, tensor_scale), tensor_scale, (rows, columns))
+
+
+def pack_rows(x: torch.Tensor, tensor_scale: torch.Tensor) -> Nvfp4Rows:
+    """An activation x [M, K] by `tensor_scale`, fp32 [] -> M rows of codes; of K, what is missing to 16 is zeros.
+
+    The host waits for nothing, so values are not looked at. The numbers are those of `rounded`.
+    """
+    padded = F.pad(x, (0, -x.shape[1] % BLOCK))
+    codes, scale = [], []
+    for part in row_slices(*padded.shape, tiles.TILE_ROWS):
+        made = _packed(padded[part], tensor_scale)
+        codes.append(made[0])
+        scale.append(made[1])
+    return Nvfp4Rows(torch.cat(codes), torch.cat(scale), tensor_scale, x.shape[0], x.dtype)
+
+
+def _packed(x: torch.Tensor, tensor_scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """x [M, K], K in multiples of 16 -> codes uint8 [M, K/2] and block scales in tiles."""
+    blocks = x.reshape(x.shape[0], -1, BLOCK)
     scale, total = _block_scales(blocks, tensor_scale)
-    codes = _codes(blocks.float(), total.unsqueeze(-1)).reshape(padded.shape)
-    packed = (codes[:, 0::2] << 4) | codes[:, 1::2]
-    return Nvfp4Weight(packed, tiles.swizzle(scale), tensor_scale, (rows, columns))
+    codes = _codes(blocks.float(), total.unsqueeze(-1)).reshape(x.shape)
+    return (codes[:, 0::2] << 4) | codes[:, 1::2], tiles.swizzle(scale)
 
 
 def rounded(x: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> torch.Tensor:

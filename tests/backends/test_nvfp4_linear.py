@@ -8,8 +8,9 @@ import comfy_kitchen
 import pytest
 import torch
 
+from h3runtime.backends.linear import nvfp4_packing
 from h3runtime.backends.linear.facts import LinearFacts
-from h3runtime.backends.linear.nvfp4 import Nvfp4Linear, product
+from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear, definition
 from h3runtime.quant import nvfp4, slices
 from h3runtime.quant.stored import Nvfp4Weight
@@ -60,46 +61,61 @@ def test_padding_means_nothing(columns: int) -> None:
     assert got.shape == (17, 50) and error(got, packed @ nvfp4.dequantize_fp32(weight).T) < 0.003
 
 
-class _Library:
-    """comfy-kitchen on Blackwell, played: its own packer, and the GEMM that it is documented to have."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, ...]] = []
-
-    def quantize(self, x: torch.Tensor, scale: torch.Tensor, *, pad_16x: bool) -> tuple[torch.Tensor, torch.Tensor]:
-        assert x.is_contiguous() and scale.dtype is torch.float32
-        codes, block_scale = comfy_kitchen.quantize_nvfp4(x, scale, pad_16x=pad_16x)
-        return codes, block_scale
-
-    def multiply(self, a: torch.Tensor, b: torch.Tensor, **told: torch.Tensor) -> torch.Tensor:
-        """Codes [M, K/2] and [N, K/2], scales in tiles, M a multiple of 16 (checkpoint-formats §3)."""
-        assert a.shape[0] % 16 == 0 and a.shape[1] == b.shape[1] and a.shape[1] * 2 % 32 == 0 and b.shape[0] % 8 == 0
-        self.asked.append(tuple(a.shape))
-        left, right = (
-            nvfp4.dequantize_fp32(
-                Nvfp4Weight(codes, told[f"block_scale_{side}"], scale, (codes.shape[0], 2 * codes.shape[1]))
-            )
-            for side, codes, scale in (("a", a, told["tensor_scale_a"]), ("b", b, told["tensor_scale_b"]))
+def multiplied(a: torch.Tensor, b: torch.Tensor, **told: torch.Tensor) -> torch.Tensor:
+    """comfy-kitchen's product on Blackwell, played: codes [M, K/2] and [N, K/2], scales in tiles (checkpoint-formats
+    §3, §8); M may be any."""
+    assert a.shape[1] == b.shape[1] and a.shape[1] * 2 % 32 == 0 and b.shape[0] % 8 == 0
+    assert told["block_scale_a"].shape == (-(-a.shape[0] // 128) * 128, -(-a.shape[1] // 8 // 4) * 4)
+    left, right = (
+        nvfp4.dequantize_fp32(
+            Nvfp4Weight(codes, told[f"block_scale_{side}"], scale, (codes.shape[0], 2 * codes.shape[1]))
         )
-        return (left @ right.T).to(told["out_dtype"])  # type: ignore[call-overload, no-any-return]
+        for side, codes, scale in (("a", a, told["tensor_scale_a"]), ("b", b, told["tensor_scale_b"]))
+    )
+    return (left @ right.T).to(told["out_dtype"])  # type: ignore[call-overload, no-any-return]
 
 
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 127, 128, 129])
-def test_the_library_gets_whole_tiles_and_what_is_cropped_is_the_emulation_s(
-    rows: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    library, quantize = _Library(), comfy_kitchen.quantize_nvfp4
+def test_the_library_s_product_is_the_emulation_s(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight = activations(rows, outliers=True), stored()
-    monkeypatch.setattr(comfy_kitchen, "scaled_mm_nvfp4", library.multiply)
-    got = product(x, weight)
-    assert comfy_kitchen.quantize_nvfp4 is quantize
-    assert library.asked == [(-(-rows // 16) * 16, 128)]
+    monkeypatch.setattr(comfy_kitchen, "scaled_mm_nvfp4", multiplied)
+    got = Nvfp4Linear().apply(x, weight)
     assert got.shape == (rows, 48) and error(got, definition(x, weight)) < 0.004
-    assert not product(torch.zeros_like(x), weight).any()
+    assert not Nvfp4Linear().apply(torch.zeros_like(x), weight).any()
+
+
+@pytest.mark.parametrize("rows", [1, 17, 128, 129])
+@pytest.mark.parametrize("given", [None, 2e-3])
+def test_rows_that_the_library_padded_are_cropped(
+    rows: int, given: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its packer takes 16 rows at a time: the codes are the definition's, and below them are zeros."""
+    scale = None if given is None else torch.tensor(given)
+    x, weight = activations(rows, outliers=True), replace(stored(), input_scale=scale)
+    monkeypatch.setattr(comfy_kitchen, "scaled_mm_nvfp4", multiplied)
+    monkeypatch.setattr(nvfp4_packing, "_has_kernel", lambda *_: True)
+    made, plain = (
+        nvfp4_packing.packed(x, scale),
+        nvfp4.pack_rows(x, nvfp4_packing.found_scale(x) if scale is None else scale),
+    )
+    assert made.codes.shape[0] % 16 == 0 and made.rows == plain.rows == plain.codes.shape[0] == rows
+    assert torch.equal(made.codes[:rows], plain.codes) and not made.codes[rows:].any()
+    assert torch.equal(made.block_scale.view(torch.uint8), plain.block_scale.view(torch.uint8))
+    got = Nvfp4Linear().apply(x, weight)
+    assert got.shape == (rows, 48) and error(got, definition(x, weight)) < 0.004
+
+
+def test_rows_in_slices_are_packed_as_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = activations(300, outliers=True)
+    whole = nvfp4.pack_rows(x, nvfp4.activation_scale(x))
+    monkeypatch.setattr(slices, "SLICE_ELEMENTS", 128 * 256)
+    made = nvfp4.pack_rows(x, nvfp4.activation_scale(x))
+    assert torch.equal(made.codes, whole.codes)
+    assert torch.equal(made.block_scale.view(torch.uint8), whole.block_scale.view(torch.uint8))
 
 
 def test_a_bias_and_an_awq_scale_come_after_and_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(comfy_kitchen, "scaled_mm_nvfp4", _Library().multiply)
+    monkeypatch.setattr(comfy_kitchen, "scaled_mm_nvfp4", multiplied)
     extras = replace(
         stored(),
         bias=torch.linspace(-1, 1, 48).bfloat16(),

@@ -1,0 +1,76 @@
+"""What the linears of NVFP4 weights have in common that multiply NVFP4 by NVFP4 (W4A4).
+
+    x [M, K], times an AWQ scale -> packed: codes and E4M3 scales in tiles, by one tensor scale (dynamic, or the
+    `input_scale` of the file) -> product: (s_a s_w) * (a w^T in FP32), rounded once -> + b
+
+A backend is a `product` and a probe. x may come packed already, from a producer that made it so by the same rule. Rows
+of padding are zeros and are cropped, so they mean nothing. A layer that isn't stored as NVFP4, one whose marker forbids
+it, and a shape that the product doesn't take are left to `dequant`. The definition is `nvfp4_emulated`. Fed and read as
+`base` says.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from h3runtime.backends.linear.base import CallBytes
+from h3runtime.backends.linear.dequant import DequantLinear, scaled
+from h3runtime.backends.linear.nvfp4_packing import ScaleBackend, packed
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
+from h3runtime.quant.slices import round_up
+from h3runtime.quant.stored import Nvfp4Weight
+
+FORMAT = "nvfp4"
+WIDTH_MULTIPLE, OUT_MULTIPLE = 32, 8
+"""Of K and N (checkpoint-formats §3)."""
+
+
+class Nvfp4LinearBase(DequantLinear):
+    """scale_backend: who packs, see `nvfp4_packing`."""
+
+    grade = "experimental"
+    reads = frozenset[str]()
+    only = FORMAT
+
+    def __init__(self, scale_backend: ScaleBackend = "kitchen") -> None:
+        self.scale_backend: ScaleBackend = scale_backend
+
+    def why_unfit(self, stored: Any) -> str | None:
+        if not isinstance(stored, Nvfp4Weight):
+            return f"it is stored as {stored.format}"
+        if stored.full_precision:
+            return "its marker asks for full precision"
+        if stored.codes.shape[1] * 2 % WIDTH_MULTIPLE or stored.codes.shape[0] % OUT_MULTIPLE:
+            return f"{list(stored.shape)} isn't in multiples of {OUT_MULTIPLE} by {WIDTH_MULTIPLE}"
+        return None
+
+    def call_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> CallBytes:
+        """Codes and scales of x; nothing is decoded."""
+        if self.why_unfit(resident) is not None:
+            return super().call_bytes(resident, rows, dtype)
+        return CallBytes(packed_bytes(rows, resident.codes.shape[1] * 2))
+
+    def apply(self, x: torch.Tensor | Nvfp4Rows, resident: Any) -> torch.Tensor:
+        """As `base` says; or, where `reads_nvfp4_rows` says so, x that a producer has packed."""
+        if isinstance(x, Nvfp4Rows):
+            return biased(self.product(x, resident), resident)
+        if self.why_unfit(resident) is not None:
+            return super().apply(x, resident)
+        rows = scaled(x, resident).reshape(-1, x.shape[-1]).contiguous()
+        y = self.product(packed(rows, resident.input_scale, self.scale_backend), resident)
+        return biased(y, resident).reshape(*x.shape[:-1], resident.shape[0])
+
+    def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
+        """-> [M, N] in `rows.dtype`, without the bias and without rows or columns of padding."""
+        raise NotImplementedError
+
+
+def biased(y: torch.Tensor, weight: Nvfp4Weight) -> torch.Tensor:
+    return y if weight.bias is None else y.add(weight.bias.to(y.dtype))
+
+
+def packed_bytes(rows: int, width: int) -> int:
+    """Of an activation of so many rows: codes and scales in whole tiles."""
+    return round_up(rows, 16) * width // 2 + round_up(rows, 128) * round_up(width // 16, 4)

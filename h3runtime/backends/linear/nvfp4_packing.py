@@ -1,0 +1,82 @@
+"""Packing an activation into NVFP4 for a W4A4 product, by whom `H3_NVFP4_SCALE_BACKEND` names.
+
+    kitchen         amax by PyTorch, codes by comfy-kitchen's CUDA packer, which wants rows in multiples of 16: zeros
+    vortex          amax by our own kernel, codes by comfy-kitchen's
+    vortex_native   both by our own kernels; rows as they are
+
+All three give the same bytes (`tests/gpu/test_nvfp4_packer.py`). Off a CUDA device, and on one for which comfy-kitchen
+has no CUDA part, it is `quant.nvfp4`, whose IEEE quotients may round a tie of a value and its scale otherwise. Read by
+the linears of NVFP4 weights, and by whoever asks why a packer can't be had.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import torch
+
+from h3runtime.backends.linear.facts import LinearFacts, linear_facts
+from h3runtime.quant import nvfp4
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
+
+ScaleBackend = Literal["kitchen", "vortex", "vortex_native"]
+KITCHEN_ROWS: Final = 16
+"""Rows that comfy-kitchen's packer and its product take at a time (checkpoint-formats §3)."""
+SMALLEST_SCALE: Final = 1e-30
+"""Of an activation of zeros, whose own scale would make a packer divide 0 by 0."""
+
+
+def why_no_packer(by: ScaleBackend, facts: LinearFacts) -> str | None:
+    """Why `by` can't pack on a CUDA device of these facts; nothing is compiled to say it."""
+    if by != "vortex_native" and (why := facts.why_no_kitchen()) is not None:
+        return why
+    return None if by == "kitchen" else why_no_kernels(facts)
+
+
+def why_no_kernels(facts: LinearFacts) -> str | None:
+    """Why our own CUDA kernels can't run on a device of these facts."""
+    if facts.kind != "cuda":
+        return f"needs a CUDA device, and this is {facts.kind}"
+    from h3_kernels import cuda_library
+
+    return cuda_library.why_unavailable(facts.capability)
+
+
+def packed(x: torch.Tensor, stored_scale: torch.Tensor | None, by: ScaleBackend = "kitchen") -> Nvfp4Rows:
+    """x [M, K] contiguous -> the same in NVFP4; stored_scale: fp32, of activations; None: x's own."""
+    scale = found_scale(x, by) if stored_scale is None else stored_scale.reshape(()).float()
+    if not _has_kernel(x, by):
+        return nvfp4.pack_rows(x, scale)
+    return _by_own(x, scale) if by == "vortex_native" else _by_kitchen(x, scale)
+
+
+def found_scale(x: torch.Tensor, by: ScaleBackend = "kitchen") -> torch.Tensor:
+    """amax / (448 * 6) of all of x, fp32 []; never 0."""
+    if by == "kitchen" or x.device.type != "cuda" or x.shape[-1] % nvfp4.BLOCK:
+        return nvfp4.activation_scale(x).clamp(min=SMALLEST_SCALE)
+    from h3_kernels import nvfp4 as own
+
+    return own.tensor_scale(x).clamp(min=SMALLEST_SCALE)
+
+
+def _has_kernel(x: torch.Tensor, by: ScaleBackend) -> bool:
+    if x.device.type != "cuda" or x.dtype not in (torch.bfloat16, torch.float16):
+        return False
+    if by == "vortex_native":
+        return x.shape[-1] % nvfp4.BLOCK == 0
+    return linear_facts(x.device).why_no_kitchen() is None
+
+
+def _by_own(x: torch.Tensor, scale: torch.Tensor) -> Nvfp4Rows:
+    from h3_kernels import nvfp4 as own
+
+    made = own.pack(x, scale)
+    return Nvfp4Rows(made.codes, made.block_scale, made.tensor_scale, x.shape[0], x.dtype)
+
+
+def _by_kitchen(x: torch.Tensor, scale: torch.Tensor) -> Nvfp4Rows:
+    import comfy_kitchen
+
+    padded = bool(x.shape[0] % KITCHEN_ROWS or x.shape[1] % nvfp4.BLOCK)
+    codes, block_scale = comfy_kitchen.quantize_nvfp4(x, scale, pad_16x=padded)
+    return Nvfp4Rows(codes, block_scale, scale, x.shape[0], x.dtype)
