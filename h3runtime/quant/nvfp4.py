@@ -61,7 +61,7 @@ def pack_rows(x: torch.Tensor, tensor_scale: torch.Tensor) -> Nvfp4Rows:
     """
     padded = F.pad(x, (0, -x.shape[1] % BLOCK))
     codes, scale = [], []
-    for part in row_slices(*padded.shape, tiles.TILE_ROWS):
+    for part in row_slices(padded.shape[0], padded.shape[1], tiles.TILE_ROWS):
         made = _packed(padded[part], tensor_scale)
         codes.append(made[0])
         scale.append(made[1])
