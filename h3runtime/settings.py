@@ -355,11 +355,11 @@ class Settings(BaseSettings):
         "sage2", min_length=1, description="Attention backend of the calls that sol_attn isn't made for."
     )
     sol_strict: bool = Field(False, description="Fail a job with such a call instead.")
-    sage_qkv_layout: Literal["strided_nhd", "contiguous_nhd", "contiguous_hnd"] = Field(
-        "strided_nhd",
+    sage_qkv_layout: Literal["auto", "strided_nhd", "contiguous_nhd", "contiguous_hnd"] = Field(
+        "auto",
         description=(
             "How q, k and v go into SageAttention: strided_nhd, the projection's own views without a copy; copies of "
-            "rows by heads (contiguous_nhd) or of heads by rows (contiguous_hnd)."
+            "rows by heads (contiguous_nhd) or of heads by rows (contiguous_hnd); auto, as the architecture's row says."
         ),
     )
     mlp_chunks: int = Field(

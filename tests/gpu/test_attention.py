@@ -17,10 +17,10 @@ from benchmarks.attention_inputs import SIZES, Recorded, recorded
 from h3runtime.backends.attention.counting import Tally
 from h3runtime.backends.attention.facts import device_facts
 from h3runtime.backends.attention.options import AttentionOptions, SolOptions
-from h3runtime.backends.attention.policy import preference
 from h3runtime.backends.attention.probe import reference, relative_error
 from h3runtime.backends.attention.registry import attention_backends
 from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.policy import PLAIN, row_of
 from h3runtime.errors import BackendUnavailable
 
 pytestmark = pytest.mark.gpu
@@ -55,7 +55,7 @@ NANO = {
 }
 """Most relative L2 on what h3-nano's blocks give at the size that it was trained at: half as much again as was measured
 on one H200 (1.7e-3; 4.4 to 4.7e-3; 1.2 to 1.3e-2; 8.6e-3; 3.5e-2)."""
-OPTIONS = AttentionOptions(sol=SolOptions(min_tokens=1))
+OPTIONS = AttentionOptions(sol=SolOptions(min_tokens=1)).on(PLAIN)
 
 
 @pytest.fixture(scope="module")
@@ -174,7 +174,8 @@ def test_auto_is_the_first_of_its_row_that_runs(cuda: torch.device, note: Any) -
     found = Attentions(cuda)
     backend, why = found.choose("auto")
     note(f"{backend.name}: {why}")
-    row = preference(device_facts(cuda)).backends
+    facts = device_facts(cuda)
+    row = row_of(facts.kind, facts.capability).attention.value
     available = found.listing(backend.name, why).available
     assert backend.name == next(name for name in row if name in available)
 

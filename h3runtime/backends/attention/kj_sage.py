@@ -20,8 +20,8 @@ import torch
 
 from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
-from h3runtime.backends.attention.options import QkvLayout
 from h3runtime.backends.attention.sage import FP8, FP8_HOPPER, FP8PP, FP16, TRITON, SageKernel, layout_copies
+from h3runtime.backends.policy import QkvLayout
 
 KernelOf = Mapping[tuple[int, int], SageKernel]
 

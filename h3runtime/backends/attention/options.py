@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from h3runtime.backends.policy import QkvLayout, Row
 from h3runtime.settings import Settings
-
-QkvLayout = Literal["strided_nhd", "contiguous_nhd", "contiguous_hnd"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,9 +24,9 @@ class SolOptions:
 
 @dataclass(frozen=True, slots=True)
 class AttentionOptions:
-    """sage_layout: `H3_SAGE_QKV_LAYOUT`. slice_backend, slice_size: `H3_HEAD_SLICE_*`."""
+    """sage_layout: `H3_SAGE_QKV_LAYOUT`, which `on` settles. slice_backend, slice_size: `H3_HEAD_SLICE_*`."""
 
-    sage_layout: QkvLayout = "strided_nhd"
+    sage_layout: QkvLayout | Literal["auto"] = "auto"
     slice_backend: str = "sage2"
     slice_size: int = 8
     sol: SolOptions = SolOptions()
@@ -48,3 +47,7 @@ class AttentionOptions:
                 strict=settings.sol_strict,
             ),
         )
+
+    def on(self, row: Row) -> AttentionOptions:
+        """As they are on an architecture; nothing is `auto` any more."""
+        return replace(self, sage_layout=row.sage_layout.value) if self.sage_layout == "auto" else self

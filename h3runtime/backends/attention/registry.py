@@ -29,8 +29,9 @@ from h3runtime.errors import Offence, SettingsError
 
 
 def simple_backends(options: AttentionOptions) -> tuple[Candidate, ...]:
-    """Those that run every call on their own."""
+    """Those that run every call on their own. options: settled by `on`."""
     layout = options.sage_layout
+    assert layout != "auto"
     return (
         SdpaAttention(),
         CudnnSdpaAttention(),

@@ -27,7 +27,7 @@ from typing import Any, Final
 import torch
 
 from h3runtime.backends.attention.facts import DeviceFacts
-from h3runtime.backends.attention.options import QkvLayout
+from h3runtime.backends.policy import QkvLayout
 
 PACKAGE: Final = "sageattention"
 LONGEST_BLOCK: Final = 128

@@ -21,8 +21,8 @@ import torch
 
 from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
-from h3runtime.backends.attention.options import QkvLayout
 from h3runtime.backends.attention.sage import PACKAGE, arranged, layout_copies
+from h3runtime.backends.policy import QkvLayout
 
 
 class Sage1Attention(Kernel):

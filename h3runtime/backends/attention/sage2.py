@@ -10,8 +10,8 @@ import torch
 
 from h3runtime.backends.attention.base import Kernel
 from h3runtime.backends.attention.facts import DeviceFacts
-from h3runtime.backends.attention.options import QkvLayout
 from h3runtime.backends.attention.sage import BY_ARCHITECTURE, layout_copies
+from h3runtime.backends.policy import QkvLayout
 
 
 class Sage2Attention(Kernel):

@@ -16,9 +16,9 @@ from h3runtime.backends.attention.base import AttentionBackend, Candidate
 from h3runtime.backends.attention.counting import Counted, Tally
 from h3runtime.backends.attention.facts import DeviceFacts, device_facts
 from h3runtime.backends.attention.options import AttentionOptions
-from h3runtime.backends.attention.policy import Preference, preference
 from h3runtime.backends.attention.probe import why_its_call_fails
 from h3runtime.backends.attention.registry import attention_backends
+from h3runtime.backends.policy import Row, row_of
 from h3runtime.backends.select import AUTO
 from h3runtime.core import BackendChoice
 from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
@@ -45,6 +45,7 @@ class Attentions:
     ) -> None:
         self.tally = Tally()
         self.device, self.facts = device, facts or device_facts(device)
+        self._row = row_of(self.facts.kind, self.facts.capability)
         self.backends = tuple(backends) if backends is not None else self._all(options)
         self._probe = probe
         self._probed: dict[str, str | None] = {}
@@ -53,7 +54,7 @@ class Attentions:
         self._why_no_gates: str | None = None
 
     def _all(self, options: AttentionOptions | None) -> tuple[Candidate, ...]:
-        return attention_backends(options or AttentionOptions(), self.tally)
+        return attention_backends((options or AttentionOptions()).on(self._row), self.tally)
 
     def fit(self, head_dims: Collection[int], why_no_gates: str | None = None) -> None:
         """From now on, backends must take heads of these sizes too. why_no_gates: what is loaded has no layer for those
@@ -106,7 +107,7 @@ class Attentions:
     def listing(self, chosen: str, why: str) -> BackendChoice:
         """What `/ready` shows once `chosen` is the server's default."""
         reasons = {backend.name: self.why_unavailable(backend) for backend in self.backends}
-        row = preference(self.facts).backends
+        row = self._row.attention.value
         exact = sorted((b for b in self.backends if b.exact), key=lambda b: _place(row, b.name))
         return BackendChoice(
             default=chosen,
@@ -133,12 +134,12 @@ class Attentions:
         return self._counted(by_name[name]), "asked for by name"
 
     def _best(self, why_not: Callable[[Candidate], str | None]) -> tuple[AttentionBackend, str]:
-        row, passed = preference(self.facts), list[str]()
+        row, passed = self._row, list[str]()
         by_name = {backend.name: backend for backend in self.backends}
-        for backend in (by_name[name] for name in row.backends if name in by_name):
+        for backend in (by_name[name] for name in row.attention.value if name in by_name):
             reason = "experimental" if backend.grade == "experimental" else why_not(backend)
             if reason is None:
-                return self._counted(backend), "; ".join([_told(row, self.facts), *passed])
+                return self._counted(backend), "; ".join([_told(row), *passed])
             passed.append(f"{backend.name}: {reason}")
         raise BackendUnavailable(f"{FAMILY}: no backend can run on {self.facts.kind}: {'; '.join(passed)}")
 
@@ -156,10 +157,11 @@ class Attentions:
         return Counted(backend, self.tally)
 
 
-def _told(row: Preference, facts: DeviceFacts) -> str:
+def _told(row: Row) -> str:
+    order = row.attention
     if row.capability is None:
-        return f"auto: {row.source}"
-    return f"auto: the first that runs of {', '.join(row.backends)} on {facts.told_capability} ({row.source})"
+        return f"auto: {order.source}"
+    return f"auto: the first that runs of {', '.join(order.value)} on {row.told} ({order.source})"
 
 
 def _place(row: tuple[str, ...], name: str) -> int:

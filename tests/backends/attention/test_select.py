@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
 
+from h3runtime.backends import policy
 from h3runtime.backends.attention.base import Candidate
 from h3runtime.backends.attention.facts import PACKAGES, DeviceFacts, device_facts
 from h3runtime.backends.attention.options import AttentionOptions, SolOptions
-from h3runtime.backends.attention.policy import PREFERENCES
 from h3runtime.backends.attention.probe import why_its_call_fails
 from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.policy import PLAIN, ROWS, Sourced
 from h3runtime.core import BackendChoice
 from h3runtime.errors import BackendUnavailable, InvalidRequest, SettingsError
 from h3runtime.settings import Settings
@@ -126,13 +128,11 @@ def test_auto_says_why_it_passed_others_over() -> None:
     assert "fa4: flash-attn-4 is not installed" in why and "benchmarks/LOG.md, one H200" in why
 
 
-def test_every_row_has_its_source_and_ends_with_what_always_runs() -> None:
-    assert len({row.capability for row in PREFERENCES}) == len(PREFERENCES)
-    for row in PREFERENCES:
-        assert row.source and row.backends[-1] == "sdpa"
-        assert set(row.backends) <= ALL - EXPERIMENTAL
-        sixteen_bit = {"sdpa", "cudnn_sdpa", "fa4"}
-        assert row.capability == (12, 1) or set(row.backends) <= sixteen_bit
+def test_every_row_ends_with_what_always_runs_and_but_one_computes_in_16_bits() -> None:
+    for row in (*ROWS, PLAIN):
+        order = row.attention.value
+        assert order[-1] == "sdpa" and set(order) <= ALL - EXPERIMENTAL
+        assert row.capability == (12, 1) or set(order) <= {"sdpa", "cudnn_sdpa", "fa4"}
 
 
 def test_quality_exact_takes_what_computes_in_16_bits_best_first() -> None:
@@ -261,3 +261,14 @@ def test_options_are_the_settings() -> None:
     options = AttentionOptions.of(Settings(sol_tau=2, head_slice_size=4, sage_qkv_layout="contiguous_hnd"))
     assert (options.sol.tau, options.slice_size, options.sage_layout) == (2, 4, "contiguous_hnd")
     assert AttentionOptions.of(Settings()) == AttentionOptions()
+
+
+@pytest.mark.parametrize(("asked", "given"), [("auto", "contiguous_hnd"), ("strided_nhd", "strided_nhd")])
+def test_the_layout_is_the_row_s_where_none_is_asked_for(
+    asked: Literal["auto", "strided_nhd"], given: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying = replace(ROWS[0], sage_layout=Sourced("contiguous_hnd", "to see whether it is read"))
+    monkeypatch.setattr(policy, "ROWS", (copying,))
+    found = attentions(H200, AttentionOptions(sage_layout=asked))
+    values = 37_810 * 56 * 128
+    assert found.workspace_bytes({"sage2"}, 37_810, 56, 128) == (13 if given == "contiguous_hnd" else 7) * values
