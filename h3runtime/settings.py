@@ -356,7 +356,7 @@ class Settings(BaseSettings):
     )
     sol_strict: bool = Field(False, description="Fail a job with such a call instead.")
     sage_qkv_layout: Literal["auto", "strided_nhd", "contiguous_nhd", "contiguous_hnd"] = Field(
-        "auto",
+        "strided_nhd",
         description=(
             "How q, k and v go into SageAttention: strided_nhd, the projection's own views without a copy; copies of "
             "rows by heads (contiguous_nhd) or of heads by rows (contiguous_hnd); auto, as the architecture's row says."
@@ -366,6 +366,27 @@ class Settings(BaseSettings):
         1, ge=1, le=4096, description="Chunks of rows that a block's MLP is computed in; 1 is all rows at once."
     )
     linear: str = Field("auto", min_length=1, description="Linear backend; auto chooses one and says why.")
+    nvfp4_scale_backend: Literal["kitchen", "vortex", "vortex_native"] = Field(
+        "kitchen",
+        description=(
+            "Who packs activations for NVFP4 products, the same bytes by each: kitchen, PyTorch's largest value and "
+            "comfy-kitchen's packer; vortex, our kernel finds the largest value; vortex_native, ours packs too."
+        ),
+    )
+    nvfp4_modulate_fusion: bool = Field(
+        False,
+        description="Let one kernel norm, modulate and pack what an NVFP4 product reads, the same bytes in fewer passes.",
+    )
+    nvfp4_swiglu_fusion: bool = Field(
+        False, description="Let one kernel make the MLP's SwiGLU and pack it for an NVFP4 product, the same bytes."
+    )
+    nvfp4_fc2_lt_splitk1: bool = Field(
+        False,
+        description=(
+            "Let the MLP's second NVFP4 product of exactly 37,810 rows run by one known schedule of cuBLASLt on SM "
+            "12.1, and by the usual product wherever anything of it differs."
+        ),
+    )
     fused: str = Field(
         "auto",
         min_length=1,

@@ -115,7 +115,9 @@ def test_defaults_are_the_contracts(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.head_slice_backend, settings.head_slice_size, settings.mlp_chunks) == ("sage2", 8, 1)
     assert (settings.sol_tau, settings.sol_min_tokens, settings.sol_thresh_type) == (1.3, 4096, "diag")
     assert settings.sol_int8_qk and settings.sol_int8_pv and not settings.sol_strict
-    assert (settings.sol_fallback, settings.sage_qkv_layout) == ("sage2", "auto")
+    assert (settings.sol_fallback, settings.sage_qkv_layout) == ("sage2", "strided_nhd")
+    assert settings.nvfp4_scale_backend == "kitchen"
+    assert not any((settings.nvfp4_modulate_fusion, settings.nvfp4_swiglu_fusion, settings.nvfp4_fc2_lt_splitk1))
     assert (settings.data_dir, settings.output_root) == (tmp_path / "h3runtime", tmp_path / "h3runtime" / "outputs")
     assert (settings.retention_seconds, settings.log_prompts) == (604_800, False)
     assert settings.media_root is settings.api_key is settings.api_keys_file is None
@@ -181,6 +183,10 @@ def test_everything_wrong_is_one_error(tmp_path: Path, monkeypatch: pytest.Monke
         ("sol_thresh_type", "full"),
         ("sol_strict", "perhaps"),
         ("sage_qkv_layout", "strided"),
+        ("nvfp4_scale_backend", "torch"),
+        ("nvfp4_modulate_fusion", "perhaps"),
+        ("nvfp4_swiglu_fusion", "2"),
+        ("nvfp4_fc2_lt_splitk1", "auto"),
         ("residency", "disk"),
         ("system_reserve_bytes", "-1"),
         ("url_allow", "https://example.com"),
