@@ -6,7 +6,7 @@ family's candidates, best first, by `attention.select` and `linear.select`; the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final, Protocol, TypeVar
 
@@ -86,4 +86,10 @@ def listing(
         available=tuple(c.name for c in candidates if c.name not in unavailable),
         grades={c.name: c.grade for c in candidates},
         unavailable=unavailable,
+        notes=notes_of(candidates),
     )
+
+
+def notes_of(candidates: Iterable[Candidate]) -> dict[str, str]:
+    """By name, what a backend says of itself in its `note`, where it has one."""
+    return {c.name: note for c in candidates if (note := getattr(c, "note", ""))}

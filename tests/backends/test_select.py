@@ -66,4 +66,6 @@ def test_the_listing_is_what_ready_shows() -> None:
 def test_the_real_families_resolve() -> None:
     linear, why = choose_linear("auto", CPU)
     assert linear.name == "resident_bf16" and "exact way on cpu" in why
-    assert set(linear_choice(linear, why, CPU).unavailable) == {"nvfp4"}
+    choice = linear_choice(linear, why, CPU)
+    assert set(choice.unavailable) == {"nvfp4", "nvfp4_cutlass", "nvfp4_te"}
+    assert "never run" in choice.notes["nvfp4_cutlass"] and "never run" in choice.notes["nvfp4_te"]

@@ -2,10 +2,11 @@
 
     y = bf16((s_a s_w) * (a w^T in FP32)), + b           the packed activation and the stored weight, as they are
 
-Any number of rows, no padding; K in multiples of 32 and N of 8. It gives BF16 only. The library is found prebuilt, or
-compiled when a weight is prepared, never in a request: that takes nvcc, CUTLASS's headers and about 75 s. Never run by
-us, since no such GPU was at hand: it compiles, and what it is handed is tested. The definition is `nvfp4_emulated`. Fed
-and read as `base` says.
+Any number of rows, no padding. It gives BF16 only. The library is found prebuilt, or compiled when the first weight is
+prepared, which takes nvcc, CUTLASS's headers and about 75 s; a request that switches a server to it which was loaded
+for another backend waits for that. Never run by us, since no such GPU was at hand: it compiles, its library looks for
+scales where they are, and what it is handed is tested. The definition is `nvfp4_emulated`. Fed and read as
+`nvfp4_base` says.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from h3runtime.quant.stored import Nvfp4Weight, StoredWeight
 
 class Nvfp4CutlassLinear(Nvfp4LinearBase):
     name = "nvfp4_cutlass"
+    note = "compiles for Blackwell and was never run there by us"
 
     def why_unavailable(self, device: torch.device) -> str | None:
         return self.why_not(linear_facts(device))

@@ -12,7 +12,8 @@ those of no other `nvfp4` backend; nor are its recipe's rotation (RHT), 2-D scal
 training. Its alpha differs from the product of both scales in FP32's last places, since both amax are rounded.
 
 From 2.12 on, where scales in tiles are taken as they are. Never run by us, since no such GPU was at hand: what it is
-handed is tested against what its source says it reads. The definition is `nvfp4_emulated`. Fed and read as `base` says.
+handed is tested against what its source says it reads. The definition is `nvfp4_emulated`. Fed and read as `nvfp4_base`
+says.
 """
 
 from __future__ import annotations
@@ -74,6 +75,7 @@ def engine_facts() -> EngineFacts:
 
 class Nvfp4TeLinear(Nvfp4LinearBase):
     name = "nvfp4_te"
+    note = "was never run by us; what it hands to Transformer Engine is tested"
 
     def why_unavailable(self, device: torch.device) -> str | None:
         return self.why_not(linear_facts(device), engine_facts())

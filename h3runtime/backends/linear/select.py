@@ -16,7 +16,9 @@ from h3runtime.backends.linear.facts import LinearFacts, linear_facts
 from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.linear.int8 import Int8Linear
 from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
+from h3runtime.backends.linear.nvfp4_cutlass import Nvfp4CutlassLinear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.backends.linear.nvfp4_te import Nvfp4TeLinear
 from h3runtime.backends.linear.resident import Fp32Linear, ResidentBf16Linear
 from h3runtime.backends.select import AUTO, choose, listing
 from h3runtime.core import BackendChoice
@@ -31,6 +33,8 @@ def linear_backends() -> tuple[LinearBackend[Any], ...]:
         Fp8Linear(),
         Int8Linear(),
         Nvfp4Linear(),
+        Nvfp4CutlassLinear(),
+        Nvfp4TeLinear(),
         Nvfp4EmulatedLinear(),
     )
 

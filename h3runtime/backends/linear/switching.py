@@ -17,7 +17,7 @@ from torch import nn
 
 from h3runtime.backends.linear.adapted import BELOW
 from h3runtime.backends.linear.base import STORED, BackendLinear, LinearBackend
-from h3runtime.backends.select import NONE_FAILED
+from h3runtime.backends.select import NONE_FAILED, notes_of
 from h3runtime.core import BackendChoice
 from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
 
@@ -49,6 +49,7 @@ class LoadedLinears:
             available=tuple(name for name, reason in reasons.items() if reason is None),
             grades={name: candidate.grade for name, candidate in self._candidates.items()},
             unavailable={name: reason for name, reason in reasons.items() if reason is not None},
+            notes=notes_of(self._candidates.values()),
         )
 
     def named(self, name: str | None) -> LinearBackend[Any]:
