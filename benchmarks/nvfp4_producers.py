@@ -1,7 +1,8 @@
 """What makes NVFP4 activations, family by family: the tensor's scale, and the codes with their block scales.
 
 Families: `torch` (aminmax and a division), `kitchen` (comfy-kitchen's packer), `vortex` and `vortex_native` (the CUDA
-C++ kernels of `h3_kernels`). Inputs are random normal BF16 in the widths that the model packs; runs are interleaved.
+C++ kernels of `h3_kernels`); those of producers that end in NVFP4 are told in `nvfp4_fused_cases`. Inputs are random
+normal BF16 in the widths that the model packs; runs are interleaved.
 Prints a table and, with `--output`, writes JSON. Does not judge: nothing is timed before its bits were compared with
 the first family's, and a difference is an error.
 
@@ -26,9 +27,10 @@ from typing import Any, Final
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
-from h3_kernels.cuda_library import why_unavailable
 
 from benchmarks.elementwise import CANONICAL_ROWS, copy_rate, timed
+from benchmarks.nvfp4_case import Case, Made, kitchen_pack, native_module, packed_parts, random_normal
+from benchmarks.nvfp4_fused_cases import fused
 from benchmarks.script import measured_here, names, positive
 from h3runtime.cli.report import print_error, say
 from h3runtime.engine import determinism
@@ -38,17 +40,6 @@ from h3runtime.quant import nvfp4, tiles
 
 WIDTHS: Final = {"qkv, FC1": 5376, "out": 7168, "FC2": 14336}
 """Of what the products of a block read (dit-contract §1.1)."""
-Made = tuple[torch.Tensor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One operation on one input. families: what each makes, as tensors whose bits are compared; nbytes: that have to
-    move; the first family is the definition."""
-
-    operation: str
-    families: dict[str, Callable[[], Made]]
-    nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,65 +101,40 @@ def packing(rows: int, device: torch.device) -> Iterator[Case]:
         yield Case(f"scale and pack for {reader}", _both(x), 2 * read + written)
 
 
-GROUPS: Final[tuple[Callable[[int, torch.device], Iterator[Case]], ...]] = (packing,)
+GROUPS: Final[tuple[Callable[[int, torch.device], Iterator[Case]], ...]] = (packing, fused)
 """What there is to measure; each makes its inputs when it is asked for the next case."""
-
-
-def random_normal(shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-    """BF16, the same for the same shape."""
-    source = torch.Generator(device).manual_seed(sum(shape))
-    return torch.empty(shape, dtype=torch.bfloat16, device=device).normal_(generator=source)
 
 
 def _discoveries(x: torch.Tensor) -> dict[str, Callable[[], Made]]:
     found: dict[str, Callable[[], Made]] = {"torch": lambda: (nvfp4.activation_scale(x),)}
-    if (native := _native(x.device)) is not None:
+    if (native := native_module(x.device)) is not None:
         found["vortex"] = lambda: (native.tensor_scale(x),)
     return found
 
 
 def _packers(x: torch.Tensor, scale: torch.Tensor) -> dict[str, Callable[[], Made]]:
     found: dict[str, Callable[[], Made]] = {"kitchen": partial(kitchen_pack, x, scale)}
-    if (native := _native(x.device)) is not None:
+    if (native := native_module(x.device)) is not None:
         found["vortex_native"] = lambda: packed_parts(native.pack(x, scale))
     return found
 
 
 def _both(x: torch.Tensor) -> dict[str, Callable[[], Made]]:
     found: dict[str, Callable[[], Made]] = {"kitchen": lambda: kitchen_pack(x, nvfp4.activation_scale(x))}
-    if (native := _native(x.device)) is not None:
+    if (native := native_module(x.device)) is not None:
         found["vortex"] = lambda: kitchen_pack(x, native.tensor_scale(x))
         found["vortex_native"] = lambda: packed_parts(native.pack(x, native.tensor_scale(x)))
     return found
 
 
-def _native(device: torch.device) -> Any:
-    """The module of our kernels; None where they can't run."""
-    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-    if why_unavailable(capability) is not None:
-        return None
-    from h3_kernels import nvfp4 as native
-
-    return native
-
-
-def kitchen_pack(x: torch.Tensor, scale: torch.Tensor) -> Made:
-    """Codes and block scales of the library, with the rows that it pads."""
-    import comfy_kitchen
-
-    made: Made = comfy_kitchen.quantize_nvfp4(x, scale, pad_16x=bool(x.shape[0] % 16))
-    return made
-
-
-def packed_parts(made: Any) -> Made:
-    return made.codes, made.block_scale
-
-
 def _rows(case: Case, runs: int, rate: float, device: torch.device) -> list[Row]:
     first, *others = case.families
     for name in others:
-        check_same(case, case.families[first](), case.families[name](), name)
-    times = timed(case.families, runs, device)
+        case.before()
+        wanted = case.families[first]()
+        case.before()
+        check_same(case, wanted, case.families[name](), name)
+    times = timed(case.families, runs, device, case.before)
     base = median(times[first])
     return [
         Row(
