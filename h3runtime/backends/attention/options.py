@@ -26,7 +26,7 @@ class SolOptions:
 class AttentionOptions:
     """sage_layout: `H3_SAGE_QKV_LAYOUT`, which `on` settles. slice_backend, slice_size: `H3_HEAD_SLICE_*`."""
 
-    sage_layout: QkvLayout | Literal["auto"] = "auto"
+    sage_layout: QkvLayout | Literal["auto"] = "strided_nhd"
     slice_backend: str = "sage2"
     slice_size: int = 8
     sol: SolOptions = SolOptions()
