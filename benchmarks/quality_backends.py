@@ -41,7 +41,9 @@ from benchmarks.quality_records import Records, record_of
 from benchmarks.quality_report import Row, rows_of
 from h3runtime.backends.attention.counting import Tally
 from h3runtime.backends.attention.select import Attentions
+from h3runtime.backends.linear.nvfp4_base import FORMAT, Nvfp4LinearBase
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.backends.linear.select import linear_backends
 from h3runtime.core import REUSE_THRESHOLDS
 from h3runtime.engine.device import choose_device
 from h3runtime.errors import BackendUnavailable, H3Error
@@ -67,7 +69,7 @@ LINEAR_WAYS: Final = (
     Way(linear="int8"),
     Way("int8_convrot", "int8"),
     Way(W4A4, Nvfp4EmulatedLinear.name),
-    Way("nvfp4", "nvfp4"),
+    *(Way(FORMAT, backend.name) for backend in linear_backends() if isinstance(backend, Nvfp4LinearBase)),
 )
 """A format with `dequant` is what the format itself costs; the others multiply in fewer bits."""
 EIGHT_BIT: Final = ("h3_attn8", "sage2")
