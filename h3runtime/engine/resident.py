@@ -73,7 +73,14 @@ from h3runtime.engine.self_test.enabled import Enabled
 from h3runtime.engine.self_test.identity import identity_of
 from h3runtime.engine.self_test.proving import prove
 from h3runtime.engine.self_test.record import Record
-from h3runtime.engine.self_test.verdict import failed_of, next_linear, require_encoder, warnings_of
+from h3runtime.engine.self_test.verdict import (
+    failed_linears,
+    failed_of,
+    next_linear,
+    require_encoder,
+    require_packer,
+    warnings_of,
+)
 from h3runtime.engine.stopping import layers_of, polled
 from h3runtime.engine.variants import variants_of
 from h3runtime.engine.warmup import timed_apart, warm_up_specs
@@ -84,7 +91,8 @@ from h3runtime.settings import ATTENTION_ONLY, TRAINED_TILE, Settings, default_c
 COMPUTE_DTYPE = torch.bfloat16
 """The transformer's; ComfyUI allows bf16 and fp32, and runs the published files in bf16 (dit-contract §1.1)."""
 
-TESTED_OPTIONS = ATTENTION_ONLY - {"attention"}
+NVFP4_OPTIONS = frozenset(name for name in Settings.model_fields if name.startswith("nvfp4_"))
+TESTED_OPTIONS = (ATTENTION_ONLY - {"attention"}) | NVFP4_OPTIONS
 """Settings that change what a kernel is asked to do."""
 
 
@@ -351,8 +359,9 @@ class ResidentEngine:
 
     def _linears(self) -> LoadedLinears:
         networks = self.models.transformers.values()
-        failed = failed_of(self.self_test, "linear")
-        return LoadedLinears(self.linear, self.linear_why, linear_backends(), networks, self.device, failed)
+        candidates = linear_backends()
+        failed = failed_linears(self.self_test, candidates)
+        return LoadedLinears(self.linear, self.linear_why, candidates, networks, self.device, failed)
 
     def _target(self, spec: GenerateSpec) -> ClipTarget:
         return ClipTarget(
@@ -453,11 +462,12 @@ class ResidentEngine:
     def _do_without(self, found: SelfTest) -> None:
         """Choose anew in every family that has a kernel that failed."""
         require_encoder(found)
+        require_packer(found, self.settings.nvfp4_scale_backend)
         self.attentions.fail(failed_of(found, "attention"))
         self.attention, self.attention_why = self.attentions.choose(self.settings.attention)
-        products = failed_of(found, "linear")
-        asked = self.settings.linear
-        self.linear, self.linear_why = next_linear(self._linears(), self.linear_why, asked, products)
+        loaded, asked = self._linears(), self.settings.linear
+        failed = failed_linears(found, loaded.candidates)
+        self.linear, self.linear_why = next_linear(loaded, self.linear_why, asked, failed)
         if failed := failed_of(found, "fused"):
             self.producers, self.producers_why = choose_producers(self.settings.fused, self.device, failed)
         if failed := failed_of(found, "vae_fused"):

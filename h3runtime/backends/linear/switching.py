@@ -40,6 +40,11 @@ class LoadedLinears:
         self._failed = failed
         self._layers = [layer for model in models for _, layer in switched(model)]
 
+    @property
+    def candidates(self) -> tuple[LinearBackend[Any], ...]:
+        """All there are, the one that `auto` prefers first."""
+        return tuple(self._candidates.values())
+
     def choice(self) -> BackendChoice:
         """The family as `/ready` shows it: `available` is what a request may name."""
         reasons = {name: self.why_not(candidate) for name, candidate in self._candidates.items()}

@@ -15,6 +15,7 @@ import torch
 
 from h3runtime.backends.attention.select import REFERENCE, Attentions
 from h3runtime.backends.fused.base import Producers
+from h3runtime.backends.linear.facts import linear_facts
 from h3runtime.backends.linear.switching import LoadedLinears, switched
 from h3runtime.backends.vit.base import VitSteps
 from h3runtime.conditioning.pieces import Piece
@@ -23,7 +24,7 @@ from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine.device import free_bytes
 from h3runtime.engine.load import Models
-from h3runtime.engine.self_test import attention, encoder, fused, linear, video
+from h3runtime.engine.self_test import attention, encoder, fused, linear, packing, video
 from h3runtime.engine.self_test.check import Check
 
 EXPERIMENTAL: Final = "experimental"
@@ -50,6 +51,7 @@ class Enabled:
     def checks(self) -> Iterator[Check]:
         """The chosen ones first."""
         yield from self._attention()
+        yield from self._packing()
         yield from self._linear()
         yield from fused.fused_checks(self.producers, self.networks[0].config, self.device)
         vae = self.models.vaes.video
@@ -69,6 +71,16 @@ class Enabled:
                 yield from attention.attention_checks(
                     backend, shape, around, self.device, free_bytes=free, every_query=not on_cpu
                 )
+
+    def _packing(self) -> Iterator[Check]:
+        """By whom the linears pack that can run here; on a CPU that is the definition."""
+        if self.device.type == "cpu":
+            return
+        able = [self.linears.named(name) for name in self.linears.choice().available]
+        packers = dict.fromkeys(getattr(backend, "scale_backend", None) for backend in able)
+        for by in filter(None, packers):
+            width, facts = self.networks[0].config.hidden, linear_facts(self.device)
+            yield from packing.packing_checks(by, width, facts, self.device)
 
     def _linear(self) -> Iterator[Check]:
         layers = [found for network in self.networks[:1] for found in switched(network)]

@@ -14,11 +14,13 @@ from typing import Final
 
 import torch
 
-from h3runtime.backends.fused.base import Activation, NormWeight, Producers, TableRows
+from h3runtime.backends.fused.base import FP8, Activation, Form, NormWeight, Producers, TableRows
 from h3runtime.backends.fused.definition import TorchProducers
 from h3runtime.denoiser.config import AXES, DitConfig
 from h3runtime.denoiser.timeline import RowMap
 from h3runtime.engine.self_test.check import Check, worst_row
+from h3runtime.quant import nvfp4
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.row_codes import RowCodes
 
 FAMILY: Final = "fused"
@@ -96,7 +98,7 @@ def _norm(of: Producers, one: Given) -> Activation:
     return of.norm(one.x, one.weight)
 
 
-def _modulated(of: Producers, one: Given, *, codes: bool = False) -> Activation:
+def _modulated(of: Producers, one: Given, *, codes: Form | None = None) -> Activation:
     shift, scale, _ = one.table.chunk(3, -1)
     return of.norm_modulate(one.x, one.weight, shift, scale, one.rows, codes=codes)
 
@@ -107,7 +109,7 @@ def _rotated(of: Producers, one: Given) -> Activation:
     return qkv
 
 
-def _gated(of: Producers, one: Given, *, codes: bool = False) -> Activation:
+def _gated(of: Producers, one: Given, *, codes: Form | None = None) -> Activation:
     return of.swiglu(one.halves.clone(), codes=codes)
 
 
@@ -115,16 +117,16 @@ def _added(of: Producers, one: Given) -> Activation:
     return of.add_gated_(one.x.clone(), one.update, one.table.chunk(3, -1)[2], one.rows)
 
 
-def _added_and_modulated(of: Producers, one: Given, *, codes: bool = False) -> Activation:
+def _added_and_modulated(of: Producers, one: Given, *, codes: Form | None = None) -> Activation:
     shift, scale, gate = one.table.chunk(3, -1)
     return of.add_gated_norm_modulate(one.x.clone(), one.update, gate, one.weight, shift, scale, one.rows, codes=codes)
 
 
 STEPS: Final[tuple[Step, ...]] = (_norm, _modulated, _rotated, _gated, _added, _added_and_modulated)
 IN_CODES: Final[tuple[Step, ...]] = (
-    lambda of, one: _modulated(of, one, codes=True),
-    lambda of, one: _gated(of, one, codes=True),
-    lambda of, one: _added_and_modulated(of, one, codes=True),
+    lambda of, one: _modulated(of, one, codes=FP8),
+    lambda of, one: _gated(of, one, codes=FP8),
+    lambda of, one: _added_and_modulated(of, one, codes=FP8),
     lambda of, one: of.encode(one.update),
 )
 
@@ -136,4 +138,6 @@ def _error(producers: Producers, config: DitConfig, device: torch.device, steps:
 
 
 def _numbers(made: Activation) -> torch.Tensor:
+    if isinstance(made, Nvfp4Rows):
+        return nvfp4.dequantize_fp32(made.as_weight)[: made.rows]
     return made.codes.float() * made.scale if isinstance(made, RowCodes) else made

@@ -6,17 +6,18 @@ A backend asked for by name is never replaced. Fed by `resident` with what its s
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.backends.linear.select import linear_backends
 from h3runtime.backends.linear.switching import LoadedLinears
 from h3runtime.backends.select import AUTO
 from h3runtime.core import SelfTest
-from h3runtime.engine.self_test import encoder, linear
+from h3runtime.engine.self_test import encoder, linear, packing
 from h3runtime.errors import BackendUnavailable, Offence
 
+KITCHEN: Final = "kitchen"
+"""Who packs unless somebody else is asked for."""
 log = logging.getLogger("h3runtime.self_test")
 
 
@@ -28,6 +29,25 @@ def failed_of(found: SelfTest, family: str) -> Mapping[str, str]:
 def warnings_of(found: SelfTest) -> tuple[str, ...]:
     """For people: what was disabled."""
     return tuple(f"{family}: {kernel} is disabled: it {why}" for (family, kernel), why in found.failed.items())
+
+
+def failed_linears(found: SelfTest, candidates: Iterable[Any]) -> Mapping[str, str]:
+    """Why, by name: those that multiply wrongly, and those whose packer packs wrongly."""
+    packers = failed_of(found, packing.FAMILY)
+    packed = {
+        each.name: f"packs by {by}, which {packers[by]}"
+        for each in candidates
+        if (by := getattr(each, "scale_backend", None)) in packers
+    }
+    return packed | dict(failed_of(found, linear.FAMILY))
+
+
+def require_packer(found: SelfTest, asked: str) -> None:
+    """BackendUnavailable if who packs was asked for by name, and packs wrongly. asked: `H3_NVFP4_SCALE_BACKEND`."""
+    reason = failed_of(found, packing.FAMILY).get(asked)
+    if reason is not None and asked != KITCHEN:
+        field = "nvfp4_scale_backend"
+        raise BackendUnavailable(f"{field}: {asked} can't run here: {reason}", [Offence(field, reason, KITCHEN)])
 
 
 def require_encoder(found: SelfTest) -> None:
@@ -48,7 +68,7 @@ def next_linear(
     able = {name for name in loaded.choice().available if name not in failed}
     if asked != AUTO:
         raise _unavailable(f"{linear.FAMILY}: {chosen} can't run here: {reason}", reason, able)
-    found = next((b for b in linear_backends() if b.name in able and b.grade == "reference"), None)
+    found = next((b for b in loaded.candidates if b.name in able and b.grade == "reference"), None)
     if found is None:
         raise _unavailable(f"{linear.FAMILY}: no backend can run here: {chosen}: {reason}", reason, able)
     log.error("self-test: %s multiplies in place of %s, which %s", found.name, chosen, reason)
