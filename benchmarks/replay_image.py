@@ -1,14 +1,20 @@
-"""Whether the image would work, asked without Docker: its install steps, as Dockerfile.spark has them, in a plain
-virtual environment that has PyTorch as the base image has it.
+"""Whether the image would work, asked without Docker: its steps, as Dockerfile.spark has them, in a plain virtual
+environment that has PyTorch as the base image has it, and then what README tells an operator to type.
 
-    COPY, and RUN lines of pip      replayed, in a folder that stands for the image's file system
-    other RUN lines                 of a package manager or of users; skipped and told
+    COPY                            replayed, in a folder that stands for the image's file system
+    RUN                             replayed: pip, checks and our kernels, which the CUDA toolkit here compiles for the
+                                    image's architecture; users are added to files below that folder; a package manager
+                                    only says what it would do
     HEALTHCHECK, ENTRYPOINT, CMD    run: healthy exactly when the server is ready, gone within the grace after SIGTERM
+    README's lines                  replayed: from a clone, `docker compose run` and `up` inside that environment, with
+                                    the settings that compose gives
 
-PyTorch is pinned for pip the way the base pins it, and must be the same afterwards. Prints one line of JSON; exit code
-1 if a step failed.
+What stands for what this machine lacks is told as `stand_ins`: its processor for arm64, a CPU for a GPU, made-up files
+for published ones. As root, everything that the image runs as its user is run as that user, who can write nowhere but
+where the image lets it. PyTorch is pinned for pip the way the base pins it, and must be the same afterwards. Prints one
+line of JSON; exit code 1 if a step failed.
 
-    .venv/bin/python -m benchmarks.replay_image --torch torch==2.13.0
+    .venv/bin/python -m benchmarks.replay_image --torch torch==2.13.0 --arg CUDA_ARCH=90a
 """
 
 from __future__ import annotations
@@ -16,6 +22,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import re
 import shutil
 import signal
@@ -24,13 +31,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from benchmarks.dockerfile import Instruction, arguments_of, environment_of, health_command, read_dockerfile
+from benchmarks.readme_lines import SPARK, Line, lines_of
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCKERFILE = ROOT / "Dockerfile.spark"
@@ -39,6 +47,10 @@ READY_SECONDS = 300.0
 GRACE_SECONDS = 45.0
 """H3_DRAIN_SECONDS and 15 (service-contract, small print)."""
 TORCH_VERSION = "import torch; print(torch.__version__)"
+INSIDE = r"(?<![\w.])/(?=(?:var/(?:lib|cache)/h3runtime|models|opt/h3runtime|etc/(?:passwd|group))\b)"
+"""Where an absolute path of the image's begins, in a command or a setting."""
+NO_TOOLKIT = "TRITON_PTXAS_PATH"
+"""Of the image's environment, what names a file of the CUDA toolkit: there is no GPU that needs it."""
 
 
 class StepFailed(Exception):
@@ -47,29 +59,48 @@ class StepFailed(Exception):
 
 @dataclass(slots=True)
 class Replay:
-    """root: stands for the image's `/`. environment: of every command. told: what is printed at the end."""
+    """root: stands for the image's `/`. environment: of every command. user: whom the image runs as; None before it is
+    told, and where this process may not change its own. told: what is printed at the end."""
 
     root: Path
     environment: dict[str, str]
-    told: dict[str, Any] = field(default_factory=lambda: {"seconds": {}, "skipped": []})
+    user: str | None = None
+    told: dict[str, Any] = field(default_factory=lambda: {"seconds": {}, "stand_ins": _stand_ins()})
 
-    def run(self, name: str, command: list[str], folder: Path) -> str:
+    def run(self, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
         began = time.monotonic()
-        found = subprocess.run(command, cwd=folder, env=self.environment, capture_output=True, text=True, check=False)
+        every = self.environment | dict(environment or {})
+        found = subprocess.run(
+            self.as_user(command), cwd=folder, env=every, capture_output=True, text=True, check=False
+        )
         self.told["seconds"][name] = round(time.monotonic() - began, 1)
         if found.returncode != 0:
             raise StepFailed(f"{name}: exit code {found.returncode}: {(found.stderr or found.stdout)[-2000:]}")
         return found.stdout.strip()
+
+    def as_user(self, command: Sequence[str]) -> list[str]:
+        if self.user is None:
+            return list(command)
+        user, group = self.user.split(":")
+        return ["setpriv", "--reuid", user, "--regid", group, "--clear-groups", *command]
+
+    def inside(self, text: str) -> str:
+        """Absolute paths of the image as paths below `root`."""
+        return re.sub(INSIDE, f"{self.root}/", text)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--torch", default="torch", help="What stands for the base's PyTorch. Default: the newest.")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="Where to leave it all. Default: it is removed.")
+    parser.add_argument("--arg", action="append", default=[], metavar="NAME=VALUE", help="A build argument.")
     arguments = parser.parse_args()
     folder = arguments.keep or Path(tempfile.mkdtemp(prefix="h3-replay-"))
+    folder.mkdir(exist_ok=True)
+    folder.chmod(0o755)
+    given = dict(each.partition("=")[::2] for each in arguments.arg)
     try:
-        told = replay(read_dockerfile(DOCKERFILE), folder.absolute(), arguments.torch)
+        told = replay(read_dockerfile(DOCKERFILE), folder.absolute(), arguments.torch, given)
     except StepFailed as error:
         print(json.dumps({"passed": False, "error": str(error)}))
         return 1
@@ -80,47 +111,79 @@ def main() -> int:
     return 0
 
 
-def replay(instructions: list[Instruction], folder: Path, torch: str) -> dict[str, Any]:
-    """`StepFailed` at the first step that does not work."""
+def replay(instructions: list[Instruction], folder: Path, torch: str, given: Mapping[str, str]) -> dict[str, Any]:
+    """given: build arguments. `StepFailed` at the first step that does not work."""
     work = Replay(folder / "root", _environment(folder, environment_of(instructions)))
     work.root.mkdir(parents=True)
     work.run("venv", [sys.executable, "-m", "venv", str(folder / "venv")], folder)
     work.run("base_torch", ["python3", "-m", "pip", "install", "-q", torch], folder)
     before = work.run("torch_version", ["python3", "-c", TORCH_VERSION], folder)
     _pin(work, folder, before)
-    build(instructions, work)
+    build(instructions, work, given)
     if (after := work.run("torch_again", ["python3", "-c", TORCH_VERSION], folder)) != before:
         raise StepFailed(f"PyTorch was moved from {before} to {after}")
     work.told |= {"torch": before, "version": work.run("version", ["h3runtime", "--version"], folder)}
-    made = json.loads(work.run("demo", ["h3runtime", "demo", "--output", "demo.mp4"], folder))
+    home = work.root / "var/lib/h3runtime"
+    made = json.loads(work.run("demo", ["h3runtime", "demo", "--output", "demo.mp4"], home))
     work.told["demo"] = {name: made[name] for name in ("width", "height", "frames", "bytes")}
     work.told["serve"] = _serve(health_command(instructions), work, folder)
+    work.told["readme"] = _operate(lines_of(SPARK), health_command(instructions), work, folder)
     work.told["venv_bytes"] = sum(file.stat().st_size for file in folder.glob("venv/**/*") if file.is_file())
     return work.told
 
 
-def build(instructions: list[Instruction], work: Replay) -> None:
-    """COPY and pip, in the order and the folders of the image."""
-    values, here, count = arguments_of(instructions), work.root, 0
+def build(instructions: list[Instruction], work: Replay, given: Mapping[str, str] | None = None) -> None:
+    """Every step that leaves something, in the order and the folders of the image; arguments are variables of RUN's
+    shell, as Docker has them, from the line on that names them."""
+    values, here, count = arguments_of(instructions) | dict(given or {}), work.root, 0
+    known: dict[str, str] = {}
     for instruction in instructions:
         text = instruction.filled(values)
-        if instruction.word == "WORKDIR":
+        if instruction.word == "ARG":
+            name = instruction.text.partition("=")[0]
+            known[name] = values[name]
+        elif instruction.word == "WORKDIR":
             here = work.root / text.lstrip("/")
             here.mkdir(parents=True, exist_ok=True)
         elif instruction.word == "COPY":
             _copy(text, here)
-        elif instruction.word == "RUN" and text.startswith(PIP):
-            count += 1
-            work.run(f"pip_{count}", ["bash", "-euc", text], here)
         elif instruction.word == "RUN":
-            work.told["skipped"].append(text)
+            count += 1
+            work.run(f"run_{count}", ["sh", "-euc", _stood_in(instruction.text, work)], here, known)
+        elif instruction.word == "USER":
+            work.user = text if os.geteuid() == 0 else None
+
+
+def _stood_in(text: str, work: Replay) -> str:
+    """A step as it can be taken here: packages are looked up and not installed, users added to files of our own."""
+    if text.startswith("apt-get "):
+        return re.sub(r" && rm -rf \S+", "", text.replace("install -y", "install --simulate"))
+    if text.startswith("groupadd "):
+        etc = work.root / "etc"
+        etc.mkdir(exist_ok=True)
+        for name in ("passwd", "group"):
+            (etc / name).touch()
+        added = re.sub(r"\b(groupadd|useradd)\b", rf"\1 --prefix {work.root}", text)
+        return work.inside(added.replace("h3:h3", '"${USER_ID}:${GROUP_ID}"'))
+    return text
+
+
+def _stand_ins() -> list[str]:
+    """What this machine lacks of the image's, and what stands for it."""
+    found = ["a CPU for a GPU", "a virtual environment for the base image", "apt-get --simulate for its installation"]
+    if platform.machine() != "aarch64":
+        found.append(f"{platform.machine()} for arm64")
+    if os.geteuid() != 0:
+        found.append("this user for the image's")
+    return found
 
 
 def _copy(text: str, here: Path) -> None:
     *sources, target = text.split()
     for source in sources:
         if (ROOT / source).is_dir():
-            shutil.copytree(ROOT / source, here / target, ignore=shutil.ignore_patterns("__pycache__"))
+            ignored = shutil.ignore_patterns("__pycache__", "prebuilt", "prebuilt_folder.txt")
+            shutil.copytree(ROOT / source, here / target, ignore=ignored)
         else:
             shutil.copy2(ROOT / source, here / target)
 
@@ -129,9 +192,7 @@ def _environment(folder: Path, of_image: Mapping[str, str]) -> dict[str, str]:
     """Of the image, with its folders below ours. Settings of whoever runs this are no part of it."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("H3_", "PYTHON"))}
     inside = {
-        name: re.sub(r"^/var/", f"{folder}/root/var/", value)
-        for name, value in of_image.items()
-        if name != "TRITON_PTXAS_PATH"
+        name: re.sub(r"^/var/", f"{folder}/root/var/", value) for name, value in of_image.items() if name != NO_TOOLKIT
     }
     return clean | inside | {"PATH": f"{folder}/venv/bin:{os.environ['PATH']}", "H3_PORT": str(_free_port())}
 
@@ -149,22 +210,16 @@ def _pin(work: Replay, folder: Path, torch: str) -> None:
 
 
 def _serve(health: list[str], work: Replay, folder: Path) -> dict[str, Any]:
+    """From start to SIGTERM, twice: the second finds what the first left on its volumes."""
     work.environment["H3_DISK_FLOOR_BYTES"] = "0"
-    began = time.monotonic()
-    with _server(work, folder) as server:
-        unhealthy = 0
-        while not _is_healthy(health, work):
-            unhealthy += 1
-            if server.poll() is not None or time.monotonic() - began > READY_SECONDS:
-                raise StepFailed(f"serve never became healthy: {(folder / 'serve.log').read_text()[-2000:]}")
-            time.sleep(0.2)
-        ready = time.monotonic() - began
+    log = folder / "serve.log"
+    with _server(work, log) as server:
+        unhealthy, ready = _until_healthy(health, work, server, log)
         server.send_signal(signal.SIGTERM)
         asked = time.monotonic()
         code = server.wait(GRACE_SECONDS)
         stopped = time.monotonic() - asked
-    lines = (folder / "serve.log").read_text().splitlines()
-    foreign = [line for line in lines if not line.startswith("{")]
+    foreign = [line for line in log.read_text().splitlines() if not line.startswith("{")]
     if code != 0 or not unhealthy or _is_healthy(health, work) or foreign:
         raise StepFailed(f"serve: exit code {code}, {unhealthy} unhealthy answers before, lines {foreign[:3]}")
     return {
@@ -174,17 +229,59 @@ def _serve(health: list[str], work: Replay, folder: Path) -> dict[str, Any]:
     }
 
 
+def _operate(lines: Sequence[Line], health: list[str], work: Replay, folder: Path) -> list[dict[str, Any]]:
+    """README's lines, one after the other; the server that one of them starts runs until the last is done."""
+    there, log = folder / "operator", folder / "operator.log"
+    there.mkdir()
+    told: list[dict[str, Any]] = []
+    with _later_server(work, log) as start:
+        for line in lines:
+            began = time.monotonic()
+            said = line.replay(work, there, lambda given: _until_healthy(health, work, start(given), log))
+            told.append({"line": line.text, "seconds": round(time.monotonic() - began, 1), "said": said[-300:]})
+    return told
+
+
+def _until_healthy(health: list[str], work: Replay, server: subprocess.Popen[bytes], log: Path) -> tuple[int, float]:
+    """How often it wasn't, and after how many seconds it was."""
+    began, unhealthy = time.monotonic(), 0
+    while not _is_healthy(health, work):
+        unhealthy += 1
+        if server.poll() is not None or time.monotonic() - began > READY_SECONDS:
+            raise StepFailed(f"serve never became healthy: {log.read_text()[-2000:]}")
+        time.sleep(0.2)
+    return unhealthy, time.monotonic() - began
+
+
 def _is_healthy(command: list[str], work: Replay) -> bool:
     return subprocess.run(command, env=work.environment, capture_output=True, check=False).returncode == 0
 
 
 @contextmanager
-def _server(work: Replay, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    with (folder / "serve.log").open("wb") as log:
-        process = subprocess.Popen(["h3runtime", "serve"], cwd=folder, env=work.environment, stdout=log)
-        try:
-            yield process
-        finally:
+def _server(work: Replay, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with _later_server(work, log) as start:
+        yield start({})
+
+
+@contextmanager
+def _later_server(work: Replay, log: Path) -> Iterator[Any]:
+    """Gives what starts one, with further settings."""
+    running: list[subprocess.Popen[bytes]] = []
+
+    def start(given: Mapping[str, str]) -> subprocess.Popen[bytes]:
+        home = work.root / "var/lib/h3runtime"
+        with log.open("wb") as file:
+            running.append(
+                subprocess.Popen(
+                    work.as_user(["h3runtime", "serve"]), cwd=home, env=work.environment | dict(given), stdout=file
+                )
+            )
+        return running[-1]
+
+    try:
+        yield start
+    finally:
+        for process in running:
             process.kill()
             process.wait()
 

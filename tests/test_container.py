@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from h3_kernels.cuda_compiler import ARCHITECTURES
 
 from benchmarks.dockerfile import arguments_of, environment_of, health_command, read_dockerfile
 from benchmarks.replay_image import PIP
@@ -56,6 +57,56 @@ def test_the_image_never_touches_the_bases_torch() -> None:
     ]
     (own,) = [text for text in runs() if text.endswith(" .")]
     assert "--no-deps" in own
+    named = re.findall(r"-m pip install (.*?)(?:;|&&|$)", " ; ".join(runs()[2:]))
+    assert len(named) == 4 and all("--no-deps" in text for text in named)
+
+
+def test_what_is_compiled_is_compiled_for_the_spark_or_for_what_an_argument_says() -> None:
+    arguments = arguments_of(DOCKERFILE)
+    assert arguments["CUDA_ARCH"] == "121a" in ARCHITECTURES.values()
+    kernels = [text for text in runs() if "h3_kernels.cuda_library" in text]
+    assert len(kernels) == 1 and '--arch "${CUDA_ARCH}"' in kernels[0]
+    assert [arguments[name] for name in ("COMFY_KITCHEN", "SAGEATTENTION", "CUTLASS")] == [""] * 3
+    table = re.findall(r"CUDA_ARCH=(\w+)$", (ROOT / "Dockerfile.spark").read_text(), re.MULTILINE)
+    assert {"120a", "100a", "90a"} == set(table) - {"121a"} < set(ARCHITECTURES.values())
+
+
+@pytest.mark.parametrize(("arch", "dotted"), [("121a", "12.1a"), ("120a", "12.0a"), ("100a", "10.0a"), ("90a", "9.0a")])
+def test_sageattention_is_built_for_the_same_architecture(arch: str, dotted: str, tmp_path: Path) -> None:
+    """Its step as Docker's shell runs it, with a pip that tells what it was given."""
+    (step,) = [text for text in runs() if "TORCH_CUDA_ARCH_LIST" in text]
+    pip = tmp_path / "python3"
+    pip.write_text('#!/bin/sh\necho "$TORCH_CUDA_ARCH_LIST $*"\n')
+    pip.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "CUDA_ARCH": arch, "SAGEATTENTION": "git+https://x@y"}
+    said = subprocess.run(["sh", "-euc", step], env=environment, capture_output=True, text=True, check=True).stdout
+    assert said.split()[0] == dotted and said.split()[-1] == "git+https://x@y"
+    assert "--no-build-isolation" in said and "--no-deps" in said
+    environment["SAGEATTENTION"] = ""
+    assert subprocess.run(["sh", "-euc", step], env=environment, capture_output=True, check=True).stdout == b""
+
+
+@pytest.mark.parametrize(("parts", "code"), [(["_C.abi3.so"], 0), ([], 1)])
+def test_a_comfy_kitchen_without_its_cuda_part_fails_the_build(parts: list[str], code: int, tmp_path: Path) -> None:
+    """As pip takes it where no compiled wheel fits: the one for any machine, and says nothing."""
+    (step,) = [text for text in runs() if "COMFY_CUDA_ARCHS" in text]
+    folder = tmp_path / "comfy_kitchen" / "backends" / "cuda"
+    folder.mkdir(parents=True)
+    (tmp_path / "comfy_kitchen" / "__init__.py").write_text("raise SystemExit('imported')")
+    for part in parts:
+        (folder / part).touch()
+    environment = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path), "COMFY_KITCHEN": "", "CUDA_ARCH": "121a"}
+    found = subprocess.run(["sh", "-euc", step], env=environment, capture_output=True, text=True)
+    assert found.returncode == code and ("name a source by COMFY_KITCHEN" in found.stderr) == bool(code)
+
+
+def test_compose_hands_every_argument_of_the_build_on() -> None:
+    arguments, handed = arguments_of(DOCKERFILE), COMPOSE["x-runtime"]["build"]["args"]
+    assert {name: re.fullmatch(r"\$\{(\w+):-(.*)\}", text).groups() for name, text in handed.items()} == {
+        name: (name, default) for name, default in arguments.items()
+    }
+    told = (ROOT / "compose.spark.yml").read_text().partition("\nname:")[0]
+    assert all(name in told for name in arguments)
 
 
 def test_the_image_copies_what_the_builder_is_sent() -> None:
@@ -78,7 +129,6 @@ def test_every_setting_that_the_files_name_is_one() -> None:
     known = {variable(field) for field in Settings.model_fields}
     named = {name for name in [*environment_of(DOCKERFILE), *SERVICE["environment"]] if name.startswith("H3_")}
     assert named <= known and {"H3_HOST", "H3_PORT", "H3_DATA_DIR"} <= named
-    assert environment_of(DOCKERFILE)["TORCH_CUDA_ARCH_LIST"] == "12.1a"
 
 
 def test_what_is_written_lies_on_volumes() -> None:
