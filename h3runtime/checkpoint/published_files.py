@@ -1,4 +1,4 @@
-"""The public checkpoint files that this runtime loads: names, sizes, digests, and where they are. One table; data only.
+"""The public files that this runtime loads: names, sizes, digests, and where they are. One table; data only.
 
 Sizes and digests are of the very files; each digest has its source. A file whose digest nobody has told has None, and
 is then known by its size and its header alone. Nothing is downloaded. Read by `expected`, which warns of a file that
@@ -10,10 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
-Role = Literal["fl2va", "ref2va", "text_encoder", "video_vae", "audio_vae"]
+Role = Literal["fl2va", "ref2va", "text_encoder", "video_vae", "audio_vae", "tokenizer"]
 
 COMFY: Final = "Comfy-Org/MiniMax-H3"
 NVFP4: Final = "lilcheaty/MiniMax-H3-NVFP4"
+VENDOR: Final = "MiniMaxAI/MiniMax-H3"
 LFS: Final = "Git LFS digests of Comfy-Org/MiniMax-H3 on Hugging Face, as several public manifests have them"
 
 
@@ -116,6 +117,25 @@ PUBLISHED: Final = (
     ),
     _vae("audio_vae", "fp32", 605_254_808, "8e505d95dd1561d47abd43d4238fd40d9bb1ae9e147ed0a4cba778d76ae4db48"),
 )
+
+TOKENIZER: Final = tuple(
+    PublishedFile(
+        name,
+        "tokenizer",
+        "json" if name.endswith(".json") else "text",
+        size,
+        sha256,
+        VENDOR,
+        "FL2VA/tokenizer",
+        "public manifests of MiniMaxAI/MiniMax-H3, revision 5d9b308a59ab12e67147f191e184baf704185bd1",
+    )
+    for name, size, sha256 in (
+        ("vocab.json", 2_776_833, "ca10d7e9fb3ed18575dd1e277a2579c16d108e32f27439684afa0e10b1440910"),
+        ("merges.txt", 1_671_839, "599bab54075088774b1733fde865d5bd747cbcc7a547c5bc12610e874e26f5e3"),
+        ("tokenizer_config.json", 11_003, "a07e942ac874baa13758de8d1fbdb186683cc03416b5589e1b6671c6b3057c68"),
+    )
+)
+"""One folder; Qwen's own, but for the config, which has H3's seven tokens besides."""
 
 
 @dataclass(frozen=True, slots=True)

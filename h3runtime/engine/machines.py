@@ -20,10 +20,21 @@ HERE: Final = "here"
 
 
 @dataclass(frozen=True, slots=True)
+class Files:
+    """Which published files suit a machine, as `published_files` names their formats, and why."""
+
+    transformer: str
+    text_encoder: str
+    video_vae: str
+    partitions: tuple[str, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Machine:
     """name: as `plan --device` has it; aliases: other words for it. capability: of the GPU. total: bytes that CUDA (or,
-    where memory is shared, the kernel) tells. taken: of these, what is not free on an idle machine. sage2: whether the
-    image for it has SageAttention 2. sources: of each number."""
+    where memory is shared, the kernel) tells. taken: of these, what is not free on an idle machine. files: for it.
+    sage2: whether the image for it has SageAttention 2. sources: of each number."""
 
     name: str
     title: str
@@ -31,6 +42,7 @@ class Machine:
     kind: DeviceKind
     total: int
     taken: int
+    files: Files
     aliases: tuple[str, ...] = ()
     sage2: bool = False
     sources: Mapping[str, str] = field(default_factory=dict)
@@ -49,6 +61,7 @@ def _sources(**told: str) -> Mapping[str, str]:
     return MappingProxyType(told)
 
 
+BOTH: Final = ("fl2va", "ref2va")
 MACHINES: Final = (
     Machine(
         name="gb10",
@@ -57,6 +70,7 @@ MACHINES: Final = (
         kind="integrated",
         total=128_501_256_192,
         taken=6_910_320_640,
+        files=Files("pruned_nvfp4", "nvfp4_awq", "fp16", BOTH, "the smallest there are, multiplied as they are stored"),
         aliases=("spark", "dgx-spark"),
         sage2=True,
         sources=_sources(
@@ -71,6 +85,7 @@ MACHINES: Final = (
         kind="discrete",
         total=int(94.97 * GIB),
         taken=0,
+        files=Files("pruned_nvfp4", "nvfp4_awq", "fp16", BOTH, "the smallest there are, multiplied as they are stored"),
         aliases=("96gb",),
         sources=_sources(
             total="what CUDA tells of 97,887 MiB (antirez/ds4 #431: total=94.97 GiB)",
@@ -84,6 +99,9 @@ MACHINES: Final = (
         kind="discrete",
         total=33_645_199_360,
         taken=0,
+        files=Files(
+            "pruned_nvfp4", "nvfp4_awq", "fp16", BOTH[:1], "one transformer fits; --partition ref2va lists the other"
+        ),
         aliases=("rtx-5090", "32gb"),
         sources=_sources(
             total="what PyTorch tells on Linux, 31.33 GiB of 32,607 MiB (vram_total of a public ComfyUI log)",
@@ -97,6 +115,7 @@ MACHINES: Final = (
         kind="discrete",
         total=int(139.8 * GIB),
         taken=0,
+        files=Files("pruned_bf16", "int8_convrot", "fp16", BOTH, "exact transformers fit, and there is no FP4 unit"),
         aliases=(),
         sources=_sources(
             total="what CUDA tells of 143,771 MiB (benchmarks/LOG.md)",

@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import torch
 
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.synthetic.made_files import MadeFile
-from h3runtime.checkpoint.synthetic.published import VIDEO_VAE_INT8, SetFormat
+from h3runtime.checkpoint.synthetic.published import SETS, VIDEO_VAE_INT8, SetFormat, encoder_name
 from h3runtime.checkpoint.synthetic.synthesis import Order, plan
 from h3runtime.checkpoint.synthetic.unmade import unmade
 from h3runtime.engine import components
@@ -23,7 +23,8 @@ from h3runtime.engine.components import Part
 from h3runtime.engine.paths import COMPONENTS, model_paths
 from h3runtime.settings import Settings
 
-VIDEO_VAES = ("fp16", "int8_convrot")
+VIDEO_VAES: Final = ("fp16", "int8_convrot")
+ENCODERS: Final = {stored.encoder_name: stored.encoder for stored in SETS.values()}
 INT8_VAE_NAME = "minimax_h3_video_vae_int8_convrot.safetensors"
 
 
@@ -62,10 +63,15 @@ def published_parts(
     vae_linear: LinearBackend[Any],
     *,
     pruned: bool = True,
+    encoder_form: str | None = None,
     video_vae: str = "fp16",
 ) -> tuple[Part, ...]:
-    """Of a published set. partitions: its transformers. video_vae: one of `VIDEO_VAES`."""
+    """Of a published set. partitions: its transformers. encoder_form: one of `ENCODERS`, the set's own if None.
+    video_vae: one of `VIDEO_VAES`."""
     *transformers, encoder, video, audio = plan(Order(kind, pruned, full_size=True, partitions=tuple(partitions)))
+    if encoder_form is not None:
+        storage = ENCODERS[encoder_form]
+        encoder = MadeFile(encoder_name(encoder_form), encoder.shapes, encoder.recipe, storage, encoder.extra)
     if video_vae != VIDEO_VAES[0]:
         video = MadeFile(INT8_VAE_NAME, video.shapes, video.recipe, VIDEO_VAE_INT8, video.extra)
     parts = [

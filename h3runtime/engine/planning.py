@@ -25,7 +25,7 @@ from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.cpu import CpuProducers
 from h3runtime.backends.fused.triton import TritonProducers
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.backends.linear.nvfp4_emulated import FORMAT as NVFP4
+from h3runtime.backends.linear.nvfp4_base import FORMAT as NVFP4
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.verify import Verification
 from h3runtime.conditioning.encoder import TextEncoder

@@ -1,1 +1,5 @@
-"""How a plan is told: as JSON and as text."""
+"""How `h3runtime plan` shows what it found.
+
+document   as one JSON object
+text       as aligned lines for a person
+"""
