@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks.script import measured_here, positive
-from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
+from h3runtime.backends.fused.base import FP8, Activation, Form, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.backends.fused.select import producer_families
 from h3runtime.cli.report import print_error, say
@@ -163,7 +163,7 @@ class Operation:
     exact: bool
 
 
-def _norm_modulate(family: Producers, given: Inputs, *, codes: bool = False) -> torch.Tensor:
+def _norm_modulate(family: Producers, given: Inputs, *, codes: Form | None = None) -> torch.Tensor:
     shift, scale = given.table.chunk(VECTORS, -1)[:2]
     return _bits(family.norm_modulate(given.x, given.weight, shift, scale, given.rows, codes=codes))
 
@@ -174,7 +174,7 @@ def _norm_rotate(family: Producers, given: Inputs) -> torch.Tensor:
     return given.qkv
 
 
-def _swiglu(family: Producers, given: Inputs, *, codes: bool = False) -> torch.Tensor:
+def _swiglu(family: Producers, given: Inputs, *, codes: Form | None = None) -> torch.Tensor:
     return _bits(family.swiglu(given.wide, codes=codes))
 
 
@@ -186,7 +186,7 @@ def _add_gated(family: Producers, given: Inputs) -> torch.Tensor:
     return family.add_gated_(given.x, given.update, given.table.chunk(VECTORS, -1)[2], given.rows)
 
 
-def _gate_and_norm(family: Producers, given: Inputs, *, codes: bool = False) -> torch.Tensor:
+def _gate_and_norm(family: Producers, given: Inputs, *, codes: Form | None = None) -> torch.Tensor:
     shift, scale, gate = given.table.chunk(VECTORS, -1)[:3]
     made = family.add_gated_norm_modulate(
         given.x, given.update, gate, given.weight, shift, scale, given.rows, codes=codes
@@ -205,13 +205,13 @@ OPERATIONS: Final = (
     Operation("gated residual", "x", _add_gated, lambda s: 6 * s.rows * s.width, True),
     Operation("gated residual, norm + modulation", "x", _gate_and_norm, lambda s: 8 * s.rows * s.width, False),
     Operation(
-        "norm + modulation, FP8", None, partial(_norm_modulate, codes=True), lambda s: 3 * s.rows * s.width, False
+        "norm + modulation, FP8", None, partial(_norm_modulate, codes=FP8), lambda s: 3 * s.rows * s.width, False
     ),
-    Operation("SwiGLU, FP8", "wide", partial(_swiglu, codes=True), lambda s: 5 * s.rows * s.ffn, True),
+    Operation("SwiGLU, FP8", "wide", partial(_swiglu, codes=FP8), lambda s: 5 * s.rows * s.ffn, True),
     Operation(
         "gated residual, norm + modulation, FP8",
         "x",
-        partial(_gate_and_norm, codes=True),
+        partial(_gate_and_norm, codes=FP8),
         lambda s: 7 * s.rows * s.width,
         False,
     ),

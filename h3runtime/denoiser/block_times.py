@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from h3runtime.backends.attention.around import AttentionAround
-from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, Form, NormWeight, Producers, Rotary, TableRows
 from h3runtime.denoiser.blocks import AttentionCall, Block
 
 PARTS: Final = (
@@ -80,7 +80,8 @@ class TimedProducers:
     """Producers as the block sees them."""
 
     def __init__(self, own: Producers, watch: Stopwatch) -> None:
-        self.name, self.grade, self.gives_codes = own.name, own.grade, own.gives_codes
+        self.name, self.grade = own.name, own.grade
+        self.gives_codes, self.packs = own.gives_codes, own.packs
         self.own, self.watch = own, watch
 
     def why_unavailable(self, device: torch.device) -> str | None:
@@ -101,7 +102,7 @@ class TimedProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         with self.watch.part("modulation_gating"):
             return self.own.norm_modulate(x, norm, shift, scale, rows, codes=codes)
@@ -110,7 +111,7 @@ class TimedProducers:
         with self.watch.part("rope_rms"):
             self.own.norm_rotate_(qkv, q_norm, k_norm, rotary)
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Activation:
         with self.watch.part("activation"):
             return self.own.swiglu(x, codes=codes)
 
@@ -128,7 +129,7 @@ class TimedProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         with self.watch.part("modulation_gating"):
             return self.own.add_gated_norm_modulate(x, update, gate, norm, shift, scale, rows, codes=codes)

@@ -24,10 +24,11 @@ import torch
 from torch import nn
 
 from h3runtime.backends.attention.base import AttentionBackend, Place, attend_at
-from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary
+from h3runtime.backends.fused.base import FP8, GATED, MODULATED, Activation, Form, NormWeight, Producers, Rotary
 from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.backends.linear.adapted import AdaptedLinear
 from h3runtime.backends.linear.fp8 import reads_codes, stored_scale
+from h3runtime.backends.linear.nvfp4_base import nvfp4_form
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.config import BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.modulation import AdaLn
@@ -65,6 +66,13 @@ def read_by(linear: nn.Module, x: Activation, producers: Producers) -> Activatio
         return producers.encode(x)
     scale = stored_scale(linear)
     return x if scale is None else producers.encode(x, scale)
+
+
+def wished(linear: nn.Module, producers: Producers, made: str) -> Form | None:
+    """What `linear` would round its input to, if `producers` hand that on where they make `made` of it."""
+    if producers.gives_codes and reads_codes(linear):
+        return FP8
+    return nvfp4_form(linear) if made in producers.packs else None
 
 
 class RmsNorm(nn.Module):
@@ -151,7 +159,7 @@ class Mlp(nn.Module):
         return x
 
     def _rows(self, x: Activation, producers: Producers) -> torch.Tensor:
-        codes = producers.gives_codes and reads_codes(self.fc2)
+        codes = wished(self.fc2, producers, GATED)
         # Not named: gate and value are gone once their product is there in codes.
         gated = producers.swiglu(self.fc1(read_by(self.fc1, x, producers)), codes=codes)
         projected: torch.Tensor = self.fc2(read_by(self.fc2, gated, producers))
@@ -173,10 +181,10 @@ class Block(nn.Module):
         """h [S, hidden], updated in place and returned; table [M*3, 6*hidden] in h's dtype, read by `rows`."""
         shift1, scale1, gate1, shift2, scale2, gate2 = table.chunk(BLOCK_VECTORS, dim=-1)
         made = call.producers
-        codes = made.gives_codes and reads_codes(self.attn.qkv_proj) and not self.attn.gated
+        codes = None if self.attn.gated else wished(self.attn.qkv_proj, made, MODULATED)
         x = made.norm_modulate(h, self.norm1.held, shift1, scale1, rows, codes=codes)
         y = self.attn(x, call)
-        codes = made.gives_codes and self.mlp.chunks == 1 and reads_codes(self.mlp.fc1)
+        codes = wished(self.mlp.fc1, made, MODULATED) if self.mlp.chunks == 1 else None
         x = made.add_gated_norm_modulate(h, y, gate1, self.norm2.held, shift2, scale2, rows, codes=codes)
         # The MLP is where a block is widest.
         del y

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from h3runtime.backends.fused.base import Activation, NormWeight
+from h3runtime.backends.fused.base import FP8, Activation, Form, NormWeight
 from h3runtime.backends.fused.cpu import CPU_ROWS, CpuProducers
 from h3runtime.backends.fused.definition import QK_ROWS, TorchProducers
 from h3runtime.backends.fused.select import choose_producers, producers_choice
@@ -105,8 +105,8 @@ def test_modulation_and_gates_are_the_definition_bit_for_bit(dtype: torch.dtype,
     assert same_bits(gated, torch.addcmul(x, update, gate[at]))
 
 
-@pytest.mark.parametrize("codes", [False, True])
-def test_a_gate_with_the_norm_after_it_is_the_two_bit_for_bit(codes: bool) -> None:
+@pytest.mark.parametrize("codes", [None, FP8])
+def test_a_gate_with_the_norm_after_it_is_the_two_bit_for_bit(codes: Form | None) -> None:
     x, update = random(9, 33), random(9, 33, seed=1)
     shift, scale, gate = random(4, 99, seed=2).chunk(3, -1)
     rows, norm = RowMap(((0, 2, 3), (2, 9, 0))), weight(33, torch.bfloat16)
@@ -118,7 +118,7 @@ def test_a_gate_with_the_norm_after_it_is_the_two_bit_for_bit(codes: bool) -> No
         got = family.add_gated_norm_modulate(once, update, gate, norm, shift, scale, rows, codes=codes)
         assert same_bits(once, added)
         if isinstance(got, torch.Tensor) and isinstance(wanted, torch.Tensor):
-            assert not codes and same_bits(got, wanted)
+            assert codes is None and same_bits(got, wanted)
         else:
             assert torch.equal(got.codes.view(torch.uint8), wanted.codes.view(torch.uint8))
             assert torch.equal(got.scale, wanted.scale)
@@ -150,14 +150,15 @@ class Coding(TorchProducers):
     gives_codes = True
 
     def __init__(self) -> None:
+        super().__init__()
         self.handed: list[str] = []
 
-    def norm_modulate(self, *arguments: Any, codes: bool = False) -> Activation:
-        self.handed += ["modulated"] * codes
+    def norm_modulate(self, *arguments: Any, codes: Form | None = None) -> Activation:
+        self.handed += ["modulated"] * (codes is not None)
         return super().norm_modulate(*arguments, codes=codes)
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
-        self.handed += ["activated"] * codes
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Activation:
+        self.handed += ["activated"] * (codes is not None)
         return super().swiglu(x, codes=codes)
 
     def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Activation:

@@ -8,7 +8,7 @@ import torch
 
 from benchmarks import elementwise
 from benchmarks.elementwise import OPERATIONS, Shape, made, main
-from h3runtime.backends.fused.base import Activation
+from h3runtime.backends.fused.base import Activation, Form
 from h3runtime.backends.fused.definition import DEFINITION
 
 TINY = ("--rows", "40", "--width", "48", "--heads", "2", "--head-dim", "16", "--ffn", "24", "--turning", "6")
@@ -49,7 +49,7 @@ def test_a_family_that_computes_something_else_is_no_figure(monkeypatch: pytest.
     class Wrong(type(DEFINITION)):
         name = "wrong"
 
-        def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+        def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Activation:
             return super().swiglu(x + 1, codes=codes)
 
     monkeypatch.setattr(elementwise, "producer_families", lambda: (Wrong(), DEFINITION))

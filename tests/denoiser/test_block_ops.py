@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from h3runtime.backends.fused.base import FP8, Form
 from h3runtime.backends.fused.definition import TorchProducers
 from h3runtime.backends.linear import fp8
 from h3runtime.backends.linear.base import BackendLinear
@@ -63,22 +64,23 @@ class Quiet(TorchProducers):
     """Results of the right shapes, and views where a kernel works in place."""
 
     def __init__(self, *, codes: bool) -> None:
+        super().__init__()
         self.gives_codes = codes
         self.calls: Counter[str] = Counter()
 
-    def norm_modulate(self, x: torch.Tensor, *_: Any, codes: bool = False) -> Any:
+    def norm_modulate(self, x: torch.Tensor, *_: Any, codes: Form | None = None) -> Any:
         return self._made("norm_modulate", x.shape, codes)
 
-    def add_gated_norm_modulate(self, x: torch.Tensor, *_: Any, codes: bool = False) -> Any:
+    def add_gated_norm_modulate(self, x: torch.Tensor, *_: Any, codes: Form | None = None) -> Any:
         return self._made("add_gated_norm_modulate", x.shape, codes)
 
     def norm_rotate_(self, qkv: torch.Tensor, *_: Any) -> None:
         assert qkv.shape == (ROWS, 3, 56, 128) and qkv.is_contiguous()
         self.calls["norm_rotate_"] += 1
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Any:
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Any:
         made = self._made("swiglu", (x.shape[0], x.shape[1] // 2), codes)
-        return made if codes else x[:, : x.shape[1] // 2]
+        return x[:, : x.shape[1] // 2] if codes is None else made
 
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, *_: Any) -> torch.Tensor:
         assert update.shape == x.shape
@@ -87,11 +89,11 @@ class Quiet(TorchProducers):
 
     def encode(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> Any:
         assert scale is None
-        return self._made("encode", x.shape, True)
+        return self._made("encode", x.shape, FP8)
 
-    def _made(self, name: str, shape: tuple[int, ...], codes: bool) -> Any:
-        self.calls[f"{name}{' in codes' * codes}"] += 1
-        if not codes:
+    def _made(self, name: str, shape: tuple[int, ...], codes: Form | None) -> Any:
+        self.calls[f"{name}{' in codes' * (codes is not None)}"] += 1
+        if codes is None:
             return torch.empty(shape, dtype=torch.bfloat16, device="meta")
         e4m3 = torch.empty(shape, dtype=torch.float8_e4m3fn, device="meta")
         return RowCodes(e4m3, torch.empty(shape[0], 1, device="meta"), torch.bfloat16)

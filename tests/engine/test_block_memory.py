@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from h3runtime.backends.fused.base import Form
 from h3runtime.backends.linear import fp8
 from h3runtime.backends.linear.adapted import Change, LowRank, adapted
 from h3runtime.backends.linear.base import CallBytes
@@ -61,8 +62,8 @@ class Alive(TorchDispatchMode):
 class Producers(Quiet):
     """Makes no more than it hands out."""
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Any:
-        return super().swiglu(x, codes=True) if codes else x[:, : x.shape[1] // 2]
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Any:
+        return x[:, : x.shape[1] // 2] if codes is None else super().swiglu(x, codes=codes)
 
 
 class Attention(QuietAttention):

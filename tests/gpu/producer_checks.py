@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from h3_kernels import producers
 
-from h3runtime.backends.fused.base import NormWeight
+from h3runtime.backends.fused.base import FP8, NormWeight
 from h3runtime.backends.fused.definition import TorchProducers, in_codes
 from h3runtime.backends.fused.triton import TritonProducers
 from h3runtime.denoiser.timeline import RowMap
@@ -110,7 +110,7 @@ def check_fp8(given: Inputs) -> None:
     plain = producers.norm_modulate(given.x, given.weight.weight, EPS, by)
     assert_same_rows(producers.norm_modulate_fp8(given.x, given.weight.weight, EPS, by), producers.quantize_rows(plain))
     assert_same_rows(producers.quantize_rows(plain), fp8_rows(plain))
-    handed = fused.norm_modulate(given.x, given.weight, shift, scale, rows, codes=True)
+    handed = fused.norm_modulate(given.x, given.weight, shift, scale, rows, codes=FP8)
     own = in_codes(fused.norm_modulate(given.x, given.weight, shift, scale, rows))
     assert torch.equal(handed.scale, own.scale)
     assert torch.equal(handed.codes.view(torch.uint8), own.codes.view(torch.uint8))
@@ -204,7 +204,7 @@ def check_gate_and_norm(given: Inputs) -> None:
         got = fused.add_gated_norm_modulate(x, given.update, gate, given.weight, shift, scale, rows)
         assert torch.equal(x, added) and torch.equal(got, wanted)
         x = given.x.clone()
-        handed = fused.add_gated_norm_modulate(x, given.update, gate, given.weight, shift, scale, rows, codes=True)
-        own = fused.norm_modulate(added, given.weight, shift, scale, rows, codes=True)
+        handed = fused.add_gated_norm_modulate(x, given.update, gate, given.weight, shift, scale, rows, codes=FP8)
+        own = fused.norm_modulate(added, given.weight, shift, scale, rows, codes=FP8)
         assert torch.equal(x, added) and torch.equal(handed.scale, own.scale)
         assert torch.equal(handed.codes.view(torch.uint8), own.codes.view(torch.uint8))

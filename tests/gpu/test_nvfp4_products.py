@@ -10,7 +10,8 @@ import torch
 
 from benchmarks.gemm import activations
 from h3runtime.backends.linear.dequant import moved
-from h3runtime.backends.linear.nvfp4_emulated import FORMAT, Nvfp4EmulatedLinear
+from h3runtime.backends.linear.nvfp4_base import FORMAT
+from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.backends.linear.select import linear_backends
 from h3runtime.quant import nvfp4
 from tests.backends.linears import apart, randn

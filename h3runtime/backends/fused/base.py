@@ -11,6 +11,9 @@ knows nothing of devices or kernels; weights and tables are handed in, so a fami
     add_gated_      x + update * gate                           rounded once (§4.2)
     encode          E4M3 codes and a scale a row, or one        the linear's own rule (`quant.fp8`)
 
+    What a linear would round by itself a producer may hand it rounded (`Form`): one pass over memory less or two, and
+    the same numbers.
+
     add_gated_norm_modulate is add_gated_ and then norm_modulate of what it made, so that x is read once.
 """
 
@@ -18,14 +21,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import torch
 
+from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.row_codes import RowCodes
 
-Activation = torch.Tensor | RowCodes
+Activation = torch.Tensor | RowCodes | Nvfp4Rows
 """What a linear reads."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fp8Form:
+    """E4M3 codes with a scale a row (`quant.fp8.quantize_rows`)."""
+
+
+FP8: Final = Fp8Form()
+Form = Fp8Form | Nvfp4Form
+"""What a linear rounds its input to, where a producer may do that for it."""
 
 
 class TableRows(Protocol):
@@ -71,16 +86,24 @@ class NormWeight:
     eps: float
 
 
+MODULATED: Final = "modulated"
+"""What `norm_modulate` and `add_gated_norm_modulate` make."""
+GATED: Final = "gated"
+"""What `swiglu` makes."""
+
+
 class Producers(Protocol):
     """x, h [S, hidden]; tables [N, hidden], views of wider ones welcome; all of one dtype, bf16 or fp32.
 
-    gives_codes: whether a result in FP8 costs less here than the linear's own rounding of it would; a block asks for
-    `codes` only then, and only for a linear that reads them. Codes or not, the numbers are the same.
+    gives_codes: whether a result in FP8 costs less here than the linear's own rounding of it would. packs: which of
+    these hand NVFP4 on (`MODULATED`, `GATED`). A block asks for `codes` only then, and only for a linear that reads
+    them. Codes or not, the numbers are the same.
     """
 
     name: str
     grade: str
     gives_codes: bool
+    packs: frozenset[str]
 
     def why_unavailable(self, device: torch.device) -> str | None:
         """Why these can't run on `device`, or None if they can."""
@@ -102,7 +125,7 @@ class Producers(Protocol):
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         """[S, hidden] -> the same; shift, scale [N, hidden] read by `rows`."""
         ...
@@ -111,7 +134,7 @@ class Producers(Protocol):
         """qkv [S, 3, H, D], a view of the projection's output: q and k in place, v untouched. None: no rotation."""
         ...
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Activation:
         """[S, 2*ffn], gate then value -> [S, ffn], a view of x maybe; x is spent."""
         ...
 
@@ -129,7 +152,7 @@ class Producers(Protocol):
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         """`add_gated_` on x, in place, and `norm_modulate` of it, bit for bit the two one after the other."""
         ...

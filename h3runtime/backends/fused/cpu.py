@@ -14,7 +14,7 @@ from typing import Final
 
 import torch
 
-from h3runtime.backends.fused.base import Activation, NormWeight, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, Form, NormWeight, Rotary, TableRows
 from h3runtime.backends.fused.definition import TorchProducers
 
 CPU_ROWS: Final = 1024
@@ -42,9 +42,9 @@ class CpuProducers(TorchProducers):
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
-        if codes or rows.index is not None:
+        if codes is not None or rows.index is not None:
             return super().norm_modulate(x, norm, shift, scale, rows, codes=codes)
         made, factors = self.norm(x, norm), 1 + scale
         for start, stop, row in rows.segments:

@@ -11,8 +11,10 @@ from typing import Final
 import torch
 from torch.nn import functional as F
 
-from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, Form, NormWeight, Producers, Rotary, TableRows
+from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form, packed
 from h3runtime.quant.fp8 import codes_of, quantize_rows
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.row_codes import RowCodes
 
 QK_ROWS: Final = 4096
@@ -23,6 +25,9 @@ class TorchProducers:
     name = "torch"
     grade = "reference"
     gives_codes = False
+
+    def __init__(self, packs: frozenset[str] = frozenset()) -> None:
+        self.packs = packs
 
     def why_unavailable(self, device: torch.device) -> str | None:  # noqa: ARG002  # part of the interface
         return None
@@ -41,10 +46,10 @@ class TorchProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         made = modulate_(self.norm(x, norm), shift, scale, rows)
-        return in_codes(made) if codes else made
+        return made if codes is None else rounded_to(codes, made)
 
     def norm_rotate_(self, qkv: torch.Tensor, q_norm: NormWeight, k_norm: NormWeight, rotary: Rotary | None) -> None:
         for start in range(0, qkv.shape[0], QK_ROWS):
@@ -60,10 +65,10 @@ class TorchProducers:
             rotate_(normed, rotary.cos, rotary.sin)
         x.copy_(normed)
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Activation:
         gate, value = x.chunk(2, dim=-1)
         made = F.silu(gate, inplace=True).mul_(value)
-        return in_codes(made) if codes else made
+        return made if codes is None else rounded_to(codes, made)
 
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
         return add_gated_(x, update, gate, rows)
@@ -78,7 +83,7 @@ class TorchProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         return self.norm_modulate(self.add_gated_(x, update, gate, rows), norm, shift, scale, rows, codes=codes)
 
@@ -96,6 +101,11 @@ DEFINITION: Final[Producers] = TorchProducers()
 def in_codes(x: torch.Tensor) -> RowCodes:
     """x [S, K] -> FP8 by the linear's own rule."""
     return RowCodes(*quantize_rows(x), x.dtype)
+
+
+def rounded_to(form: Form, x: torch.Tensor) -> RowCodes | Nvfp4Rows:
+    """x [S, K] in that form, by the linear's own rule."""
+    return packed(x.contiguous(), form.scale, form.by) if isinstance(form, Nvfp4Form) else in_codes(x)
 
 
 def pick(table: torch.Tensor, row: int | torch.Tensor) -> torch.Tensor:

@@ -10,12 +10,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
-from h3runtime.backends.fused.base import Activation, NormWeight, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, Form, NormWeight, Rotary, TableRows
+from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.row_codes import RowCodes
+
+if TYPE_CHECKING:
+    from h3_kernels.nvfp4 import Packed
 
 HELD: Final = 16
 """Row indices kept, 151 kB each at S = 37,810: the steps of a run have one or two."""
@@ -28,7 +33,8 @@ class TritonProducers:
     grade = "validated"
     gives_codes = True
 
-    def __init__(self) -> None:
+    def __init__(self, packs: frozenset[str] = frozenset()) -> None:
+        self.packs = packs
         self._indices: OrderedDict[tuple[object, ...], torch.Tensor] = OrderedDict()
 
     def why_unavailable(self, device: torch.device) -> str | None:
@@ -57,13 +63,17 @@ class TritonProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         from h3_kernels import producers
 
         by, weight = producers.Modulation(shift, scale, self._index(rows, x)), norm.weight.to(x.dtype)
-        if not codes:
+        if codes is None:
             return producers.norm_modulate(x, weight, norm.eps, by)
+        if isinstance(codes, Nvfp4Form):
+            from h3_kernels import nvfp4_fused
+
+            return _rows(nvfp4_fused.norm_modulate_pack(x, weight, norm.eps, by, codes.scale), x)
         made = producers.norm_modulate_fp8(x, weight, norm.eps, by)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
@@ -75,11 +85,15 @@ class TritonProducers:
         weights = q_norm.weight.to(qkv.dtype), k_norm.weight.to(qkv.dtype)
         producers.norm_rotate_(qkv, *weights, q_norm.eps, cos, sin)
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Activation:
         from h3_kernels import producers
 
-        if not codes:
+        if codes is None:
             return producers.swiglu_(x)
+        if isinstance(codes, Nvfp4Form):
+            from h3_kernels import nvfp4_fused
+
+            return _rows(nvfp4_fused.swiglu_pack(x, codes.scale), x)
         made = producers.swiglu_fp8(x)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
@@ -98,14 +112,18 @@ class TritonProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         from h3_kernels import producers
 
         by, weight = producers.Modulation(shift, scale, self._index(rows, x)), norm.weight.to(x.dtype)
         residual = producers.Residual(update, gate)
-        if not codes:
+        if codes is None:
             return producers.add_gated_norm_modulate(x, residual, weight, norm.eps, by)
+        if isinstance(codes, Nvfp4Form):
+            from h3_kernels import nvfp4_fused
+
+            return _rows(nvfp4_fused.add_gated_norm_modulate_pack(x, residual, weight, norm.eps, by, codes.scale), x)
         made = producers.add_gated_norm_modulate_fp8(x, residual, weight, norm.eps, by)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
@@ -135,3 +153,7 @@ class TritonProducers:
         if len(self._indices) > HELD:
             self._indices.popitem(last=False)
         return found
+
+
+def _rows(made: Packed, x: torch.Tensor) -> Nvfp4Rows:
+    return Nvfp4Rows(made.codes, made.block_scale, made.tensor_scale, x.shape[0], x.dtype)

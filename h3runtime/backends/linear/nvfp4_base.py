@@ -3,10 +3,10 @@
     x [M, K], times an AWQ scale -> packed: codes and E4M3 scales in tiles, by one tensor scale (dynamic, or the
     `input_scale` of the file) -> product: (s_a s_w) * (a w^T in FP32), rounded once -> + b
 
-A backend is a `product` and a probe. x may come packed already, from a producer that made it so by the same rule. Rows
-of padding are zeros and are cropped, so they mean nothing. A layer that isn't stored as NVFP4, one whose marker forbids
-it, and a shape that the product doesn't take are left to `dequant`. The definition is `nvfp4_emulated`. Fed and read as
-`base` says.
+A backend is a `product` and a probe. x may come packed already, from a producer that made it so by the same rule
+(`nvfp4_form`). Rows of padding are zeros and are cropped, so they mean nothing. A layer that isn't stored as NVFP4, one
+whose marker forbids it, and a shape that the product doesn't take are left to `dequant`. The definition is
+`nvfp4_emulated`. Fed and read as `base` says.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 
-from h3runtime.backends.linear.base import CallBytes
+from h3runtime.backends.linear.base import BackendLinear, CallBytes
 from h3runtime.backends.linear.dequant import DequantLinear, scaled
-from h3runtime.backends.linear.nvfp4_packing import ScaleBackend, packed
+from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form, ScaleBackend, packed
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.slices import round_up
 from h3runtime.quant.stored import Nvfp4Weight
@@ -53,7 +54,7 @@ class Nvfp4LinearBase(DequantLinear):
         return CallBytes(packed_bytes(rows, resident.codes.shape[1] * 2))
 
     def apply(self, x: torch.Tensor | Nvfp4Rows, resident: Any) -> torch.Tensor:
-        """As `base` says; or, where `reads_nvfp4_rows` says so, x that a producer has packed."""
+        """As `base` says; or, where `nvfp4_form` says so, x that a producer has packed."""
         if isinstance(x, Nvfp4Rows):
             return biased(self.product(x, resident), resident)
         if self.why_unfit(resident) is not None:
@@ -65,6 +66,17 @@ class Nvfp4LinearBase(DequantLinear):
     def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
         """-> [M, N] in `rows.dtype`, without the bias and without rows or columns of padding."""
         raise NotImplementedError
+
+
+def nvfp4_form(linear: nn.Module) -> Nvfp4Form | None:
+    """As what `linear` would pack its input by itself, where nothing else reads that input; None where it doesn't. An
+    adapter's branch reads it, and so does the AWQ scale of the layer."""
+    if type(linear) is not BackendLinear or not isinstance(linear.backend, Nvfp4LinearBase):
+        return None
+    weight = linear.resident
+    if linear.backend.why_unfit(weight) is not None or weight.pre_quant_scale is not None:
+        return None
+    return Nvfp4Form(weight.input_scale, linear.backend.scale_backend)
 
 
 def biased(y: torch.Tensor, weight: Nvfp4Weight) -> torch.Tensor:

@@ -11,6 +11,7 @@ the linears of NVFP4 weights, and by whoever asks why a packer can't be had.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import torch
@@ -22,8 +23,18 @@ from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 ScaleBackend = Literal["kitchen", "vortex", "vortex_native"]
 KITCHEN_ROWS: Final = 16
 """Rows that comfy-kitchen's packer and its product take at a time (checkpoint-formats §3)."""
+PACKED: Final = (torch.bfloat16, torch.float16)
+"""What kernels pack."""
 SMALLEST_SCALE: Final = 1e-30
 """Of an activation of zeros, whose own scale would make a packer divide 0 by 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nvfp4Form:
+    """As a W4A4 product reads an activation. scale: fp32, of the file; None: the activation's own. by: who packs."""
+
+    scale: torch.Tensor | None = None
+    by: ScaleBackend = "kitchen"
 
 
 def why_no_packer(by: ScaleBackend, facts: LinearFacts) -> str | None:
@@ -45,22 +56,23 @@ def why_no_kernels(facts: LinearFacts) -> str | None:
 def packed(x: torch.Tensor, stored_scale: torch.Tensor | None, by: ScaleBackend = "kitchen") -> Nvfp4Rows:
     """x [M, K] contiguous -> the same in NVFP4; stored_scale: fp32, of activations; None: x's own."""
     scale = found_scale(x, by) if stored_scale is None else stored_scale.reshape(()).float()
-    if not _has_kernel(x, by):
+    if not has_packer(x, by):
         return nvfp4.pack_rows(x, scale)
     return _by_own(x, scale) if by == "vortex_native" else _by_kitchen(x, scale)
 
 
 def found_scale(x: torch.Tensor, by: ScaleBackend = "kitchen") -> torch.Tensor:
     """amax / (448 * 6) of all of x, fp32 []; never 0."""
-    if by == "kitchen" or x.device.type != "cuda" or x.shape[-1] % nvfp4.BLOCK:
+    if by == "kitchen" or x.device.type != "cuda" or x.dtype not in PACKED or x.shape[-1] % nvfp4.BLOCK:
         return nvfp4.activation_scale(x).clamp(min=SMALLEST_SCALE)
     from h3_kernels import nvfp4 as own
 
     return own.tensor_scale(x).clamp(min=SMALLEST_SCALE)
 
 
-def _has_kernel(x: torch.Tensor, by: ScaleBackend) -> bool:
-    if x.device.type != "cuda" or x.dtype not in (torch.bfloat16, torch.float16):
+def has_packer(x: torch.Tensor, by: ScaleBackend) -> bool:
+    """Whether a kernel packs x [M, K]."""
+    if x.device.type != "cuda" or x.dtype not in PACKED:
         return False
     if by == "vortex_native":
         return x.shape[-1] % nvfp4.BLOCK == 0

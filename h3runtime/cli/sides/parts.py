@@ -25,7 +25,7 @@ import torch
 from torch import nn
 
 from h3runtime.backends.attention.around import AttentionAround
-from h3runtime.backends.fused.base import Activation, NormWeight, Producers, Rotary, TableRows
+from h3runtime.backends.fused.base import Activation, Form, NormWeight, Producers, Rotary, TableRows
 from h3runtime.denoiser.blocks import AttentionCall, Block
 from h3runtime.media.agreement import Agreement
 
@@ -174,6 +174,7 @@ class WatchedProducers:
     """Producers as the block sees them; of one block, whose norms and gates come in turn."""
 
     gives_codes = False
+    packs = frozenset[str]()
 
     def __init__(self, own: Producers, watch: Watch) -> None:
         self.name, self.grade = own.name, own.grade
@@ -197,7 +198,7 @@ class WatchedProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         return self._seen(next(self._norms), self.own.norm_modulate(x, norm, shift, scale, rows, codes=codes))
 
@@ -205,7 +206,7 @@ class WatchedProducers:
         self.own.norm_rotate_(qkv, q_norm, k_norm, rotary)
         self.watch.see("rope", qkv)
 
-    def swiglu(self, x: torch.Tensor, *, codes: bool = False) -> Activation:
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Activation:
         return self._seen("activation", self.own.swiglu(x, codes=codes))
 
     def add_gated_(self, x: torch.Tensor, update: torch.Tensor, gate: torch.Tensor, rows: TableRows) -> torch.Tensor:
@@ -223,7 +224,7 @@ class WatchedProducers:
         scale: torch.Tensor,
         rows: TableRows,
         *,
-        codes: bool = False,
+        codes: Form | None = None,
     ) -> Activation:
         """One after the other, so that both are seen."""
         return self.norm_modulate(self.add_gated_(x, update, gate, rows), norm, shift, scale, rows, codes=codes)
