@@ -35,6 +35,7 @@ struct Activation {
 struct Out {
     float* inverse_roots;  // of a first pass
     float* slots;          // likewise
+    Guess guess;
     const float* tensor_scale;
     uint8_t *codes, *scales;
 };
@@ -60,7 +61,7 @@ __device__ __forceinline__ uint4 add_to_row(const Activation& from, uint4 x, uin
 
 // A thread block has eight rows, two at a time, each in all of its warps as the Triton kernel has it: strips of 256
 // columns in turn, `held` of them at most in a warp. packs: by a known scale; else inverse roots and largest values.
-template <int held, int most_threads, int blocks, bool residual, bool packs>
+template <int held, int most_threads, int blocks, bool residual, bool packs, bool guesses>
 __global__ void __launch_bounds__(most_threads, blocks)
     whole_rows(Activation from, Tables tables, Shape shape, float eps, Out out) {
     extern __shared__ __align__(16) uint8_t made_scales[];  // packs: [8, tile_columns * 4]
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(most_threads, blocks)
     const int64_t tile = blockIdx.x / 16;
     const int first = blockIdx.x % 16 * 2;  // of a quarter
     const int scale_bytes = shape.tile_columns * kTileColumns;
-    const float scale = packs ? *out.tensor_scale : 0.0f, rcp = reciprocal(scale);
+    float scale = packs && !guesses ? *out.tensor_scale : 0.0f, rcp = reciprocal(scale);
     uint32_t found = 0;
 
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
@@ -78,6 +79,8 @@ __global__ void __launch_bounds__(most_threads, blocks)
         const int64_t which[2] = {there[0] ? tables.row_of(row) : 0, there[1] ? tables.row_of(row + 1) : 0};
         uint4 x[2][held];
         float roots[2];
+        uint32_t so_far = 0;
+        if constexpr (guesses) so_far = largest_so_far(out.guess);
 #pragma unroll
         for (int i = 0; i < held; ++i) {
             const int column = (i * warps + warp) * kStrip + lane * 8;
@@ -108,6 +111,11 @@ __global__ void __launch_bounds__(most_threads, blocks)
             if (lane == 0) sums_of_warps[quarter % 2][k][warp] = roots[k];
         }
         __syncthreads();
+        if constexpr (guesses) {
+            scale = __fmul_rn(__uint_as_float(so_far), kTop);
+            rcp = reciprocal(scale);
+            found = 0;
+        }
 #pragma unroll
         for (int k = 0; k < 2; ++k)
             roots[k] = inverse_root(sum_of_warps(sums_of_warps[quarter % 2][k], warps), shape.columns, eps);
@@ -123,6 +131,11 @@ __global__ void __launch_bounds__(most_threads, blocks)
             made[0] = norm_modulate8(x[0][i], roots[0], by);
             if (which[1] != which[0] && inside) by = tables.at(which[1], column);
             made[1] = norm_modulate8(x[1][i], roots[1], by);
+            if constexpr (guesses || !packs) {
+#pragma unroll
+                for (int k = 0; k < 2; ++k)
+                    if (there[k] && inside) found = with_largest(found, made[k]);
+            }
             if constexpr (packs) {
                 Block8 packed[2];
                 pack8<2>(made, scale, rcp, packed);
@@ -134,15 +147,17 @@ __global__ void __launch_bounds__(most_threads, blocks)
                         made_scales[(quarter * 2 + k) * scale_bytes + column / kBlock] =
                             there[k] && inside ? packed[k].scale : 0;
                 }
-            } else {
-#pragma unroll
-                for (int k = 0; k < 2; ++k)
-                    if (there[k] && inside) found = with_largest(found, made[k]);
             }
         }
-        if (!packs && threadIdx.x == 0) {
-            if (there[0]) out.inverse_roots[row] = roots[0];
-            if (there[1]) out.inverse_roots[row + 1] = roots[1];
+        if (guesses || !packs) {
+            if (threadIdx.x < 2 && there[threadIdx.x]) out.inverse_roots[row + threadIdx.x] = roots[threadIdx.x];
+        }
+        if constexpr (guesses) {
+            __syncwarp();
+            const uint32_t mine = largest_of_warp(found);
+            if (mine > so_far && lane == 0) atomicMax(out.guess.running, mine);
+            // Warps may have seen another one so far: each says what it used.
+            if (lane < 2 && there[lane]) out.guess.used[(row + lane) * kMostWarps + warp] = so_far;
         }
     }
 
@@ -177,7 +192,14 @@ struct Normed {
     const int64_t* rows;
     int64_t which;
     Vectors by;
+    int warps;  // of `whole_rows`
 
+    __device__ __forceinline__ bool wrong(const Guess& guess, const Place&, const Shape&, int64_t first_row, int here) const {
+        bool found = false;
+        for (int i = threadIdx.x; i < here * kMostWarps; i += kTileThreads)
+            found = found || (i % kMostWarps < warps && guess.used[first_row * kMostWarps + i] != *guess.running);
+        return __syncthreads_or(found);
+    }
     __device__ __forceinline__ void begin(int64_t first_row, int here, int first_column) {
         __shared__ float root_of[kTileRows];
         __shared__ int64_t row_of[kTileRows];
@@ -206,16 +228,16 @@ struct Normed {
 constexpr int kModelHeld = 6, kModelWarps = 4;  // 5,376 columns, and all from 4,097 to 6,144
 constexpr int kMostHeld = 8;                    // any width up to 16,384
 
-template <bool residual, bool packs>
+template <bool residual, bool packs, bool guesses>
 void launch_rows(const Activation& from, const Tables& tables, const Shape& shape, float eps, int warps, const Out& out,
                  cudaStream_t stream) {
     const unsigned int grid = static_cast<unsigned int>((shape.rows + kTileRows - 1) / kTileRows * 16);
     const size_t bytes = packs ? static_cast<size_t>(kRowsOfBlock) * shape.tile_columns * kTileColumns : 0;
     if (warps == kModelWarps && shape.strips <= kModelHeld * kModelWarps)
-        whole_rows<kModelHeld, 32 * kModelWarps, H3_NORM_BLOCKS, residual, packs>
+        whole_rows<kModelHeld, 32 * kModelWarps, H3_NORM_BLOCKS, residual, packs, guesses>
             <<<grid, 32 * warps, bytes, stream>>>(from, tables, shape, eps, out);
     else
-        whole_rows<kMostHeld, 32 * kMostWarps, 1, residual, packs>
+        whole_rows<kMostHeld, 32 * kMostWarps, 1, residual, packs, guesses>
             <<<grid, 32 * warps, bytes, stream>>>(from, tables, shape, eps, out);
 }
 
@@ -230,7 +252,7 @@ extern "C" int h3_nvfp4_norm_modulate(void* x, int64_t stride, int64_t rows, int
                                       int64_t update_stride, const void* weight, const void* shift, const void* scale,
                                       const void* gate, int64_t table_stride, const void* index, float eps,
                                       int64_t triton_warps, int64_t dynamic, void* tensor_scale, void* inverse_roots,
-                                      void* slots, void* codes, void* scales, cudaStream_t stream) {
+                                      void* slots, void* used, void* codes, void* scales, cudaStream_t stream) {
     if (rows == 0 || width == 0) return cudaSuccess;
     const Shape shape = shape_of(rows, width);
     if (triton_warps < 1 || triton_warps > kMostWarps || shape.strips > kMostHeld * triton_warps)
@@ -240,20 +262,28 @@ extern "C" int h3_nvfp4_norm_modulate(void* x, int64_t stride, int64_t rows, int
                         static_cast<const BF16*>(scale),  static_cast<const BF16*>(gate),
                         table_stride,                     static_cast<const int32_t*>(index)};
     const Out out{static_cast<float*>(inverse_roots), static_cast<float*>(slots),
+                  {static_cast<uint32_t*>(slots), static_cast<uint32_t*>(used)},
                   static_cast<const float*>(tensor_scale), static_cast<uint8_t*>(codes), static_cast<uint8_t*>(scales)};
     const int warps = static_cast<int>(triton_warps);
     if (!dynamic) {
         if (update)
-            launch_rows<true, true>(from, tables, shape, eps, warps, out, stream);
+            launch_rows<true, true, false>(from, tables, shape, eps, warps, out, stream);
         else
-            launch_rows<false, true>(from, tables, shape, eps, warps, out, stream);
+            launch_rows<false, true, false>(from, tables, shape, eps, warps, out, stream);
         return cudaGetLastError();
     }
     if (const cudaError_t error = cudaMemsetAsync(slots, 0, kSlots * sizeof(float), stream)) return error;
-    if (update)
-        launch_rows<true, false>(from, tables, shape, eps, warps, out, stream);
-    else
-        launch_rows<false, false>(from, tables, shape, eps, warps, out, stream);
+    if (dynamic == 3) {
+        if (update)
+            launch_rows<true, true, true>(from, tables, shape, eps, warps, out, stream);
+        else
+            launch_rows<false, true, true>(from, tables, shape, eps, warps, out, stream);
+    } else {
+        if (update)
+            launch_rows<true, false, false>(from, tables, shape, eps, warps, out, stream);
+        else
+            launch_rows<false, false, false>(from, tables, shape, eps, warps, out, stream);
+    }
     if (const int error = h3_nvfp4_finish_scale(slots, kSlots, tensor_scale, stream)) return error;
     Normed source{};
     source.x = from.x;
@@ -261,7 +291,12 @@ extern "C" int h3_nvfp4_norm_modulate(void* x, int64_t stride, int64_t rows, int
     source.inverse_roots = out.inverse_roots;
     source.tables = tables;
     source.width = shape.columns;
-    pack_tiles<Normed, 4, 3><<<tiles_in(shape), kTileThreads, 0, stream>>>(source, shape, true, out.tensor_scale,
-                                                                         out.codes, out.scales);
+    source.warps = warps;
+    if (dynamic == 3)
+        pack_tiles<Normed, 4, 3, By::last><<<tiles_in(shape), kTileThreads, 0, stream>>>(
+            source, shape, true, out.tensor_scale, out.guess, out.codes, out.scales);
+    else
+        pack_tiles<Normed, 4, 3, By::known><<<tiles_in(shape), kTileThreads, 0, stream>>>(
+            source, shape, true, out.tensor_scale, {}, out.codes, out.scales);
     return cudaGetLastError();
 }

@@ -17,6 +17,7 @@ constexpr int kStrip = 256;  // columns of a warp's row
 constexpr int kStripTiles = kStrip / kBlock / kTileColumns;
 constexpr int kPaddedTile = kTileBytes + 16;  // no two tiles begin in one bank
 constexpr int kSlots = 256;                   // of largest values, fp32 >= 0 as bits
+constexpr float kTop = 1.0f / (448.0f * 6.0f);  // as `nvfp4_scale.cu` has it
 
 using BF16 = __nv_bfloat16;
 
@@ -74,12 +75,31 @@ __device__ __forceinline__ uint32_t with_largest(uint32_t found, uint4 values) {
     return Pair<BF16>::max_nan(found, amax8<BF16, true>(words));
 }
 
-// found: `with_largest` of a lane. All lanes of the warp call.
+// found: `with_largest` of a lane; of the warp, as the bits of an fp32. It isn't negative, so bits are in the order of
+// values, NaN above all. All lanes of the warp call.
+__device__ __forceinline__ uint32_t largest_of_warp(uint32_t found) {
+    return __reduce_max_sync(0xffffffffu, __float_as_uint(larger_half<BF16, true>(found)));
+}
+
 __device__ __forceinline__ void leave_largest(uint32_t found, float* slots) {
-    const uint32_t most = __reduce_max_sync(0xffffffffu, __float_as_uint(larger_half<BF16, true>(found)));
-    // Not negative, so bits are in the order of values, NaN above all.
+    const uint32_t most = largest_of_warp(found);
     if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<unsigned int*>(slots) + blockIdx.x % kSlots, most);
 }
+
+// Packing before the tensor's largest value is known: by the largest one so far, `running`, and what was packed by
+// another one than the last is packed again. `used`: of each piece, by which, as bits; kMixed: by several.
+constexpr uint32_t kMixed = 0xffffffffu;
+struct Guess {
+    uint32_t* running;
+    uint32_t* used;
+};
+
+// The same for all lanes of the warp, which all call.
+__device__ __forceinline__ uint32_t largest_so_far(const Guess& guess) {
+    return __shfl_sync(0xffffffffu, *reinterpret_cast<volatile uint32_t*>(guess.running), 0);
+}
+
+enum class By { known, guess, last };  // last: `known`, but only what a guess got wrong
 
 struct Shape {
     int64_t rows;
@@ -109,9 +129,9 @@ __device__ __forceinline__ Place place_of(const Shape& shape, bool backwards) {
     return {at / shape.strips, static_cast<int>(at % shape.strips)};
 }
 
-template <class Source, int rows_at_once, int blocks>
+template <class Source, int rows_at_once, int blocks, By by>
 __global__ void __launch_bounds__(kTileThreads, blocks)
-    pack_tiles(Source source, Shape shape, bool backwards, const float* __restrict__ tensor_scale,
+    pack_tiles(Source source, Shape shape, bool backwards, const float* __restrict__ tensor_scale, Guess guess,
                uint8_t* __restrict__ codes, uint8_t* __restrict__ scales) {
     __shared__ __align__(16) uint8_t tiles[kStripTiles * kPaddedTile];
     const Place place = place_of(shape, backwards);
@@ -120,7 +140,9 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     const int column = place.strip * kStrip + lane * 8;
     const int rows = static_cast<int>(min(shape.rows - first_row, static_cast<int64_t>(kTileRows)));
     const int here = column < shape.columns ? rows : 0;
-    const float scale = *tensor_scale, rcp = reciprocal(scale);
+    if (by == By::last && !source.wrong(guess, place, shape, first_row, rows)) return;
+    float scale = by == By::guess ? 0.0f : *tensor_scale, rcp = reciprocal(scale);
+    uint32_t used = 0;
     uint8_t* const into = codes + (first_row * shape.columns + column) / 2;
     uint8_t* const tile = tiles + block / kTileColumns * kPaddedTile + block % kTileColumns;
     source.begin(first_row, rows, column);
@@ -139,6 +161,18 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
             const int row = done + i * kTileWarps;
             made[i] = row < rows ? source.make(loaded[i], row, row < here) : uint4{0, 0, 0, 0};
         }
+        if constexpr (by == By::guess) {
+            const uint32_t before = largest_so_far(guess);
+            uint32_t found = 0;
+#pragma unroll
+            for (int i = 0; i < rows_at_once; ++i) found = with_largest(found, made[i]);
+            const uint32_t mine = largest_of_warp(found);
+            if (mine > before && lane == 0) atomicMax(guess.running, mine);
+            const uint32_t most = max(mine, before);
+            used = done == warp || used == most ? most : kMixed;
+            scale = __fmul_rn(__uint_as_float(most), kTop);
+            rcp = reciprocal(scale);
+        }
         pack8<rows_at_once>(made, scale, rcp, packed);
 #pragma unroll
         for (int i = 0; i < rows_at_once; ++i) {
@@ -148,6 +182,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
         }
     }
 
+    if (by == By::guess && lane == 0) guess.used[(place.tile * shape.strips + place.strip) * kTileWarps + warp] = used;
     __syncthreads();
     const int tile_column = place.strip * kStripTiles + warp;
     if (warp < kStripTiles && tile_column < shape.tile_columns) {
@@ -188,6 +223,13 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     leave_largest(found, slots);
 }
 
+// Whether any of `count` pieces was packed by another largest value than the last. All threads of the block call.
+__device__ __forceinline__ bool any_wrong(const Guess& guess, const uint32_t* used, int count) {
+    bool wrong = false;
+    for (int i = threadIdx.x; i < count; i += kTileThreads) wrong = wrong || used[i] != *guess.running;
+    return __syncthreads_or(wrong);
+}
+
 // BF16 rows as they are.
 struct Rows {
     using Loaded = uint4;
@@ -198,6 +240,7 @@ struct Rows {
     __device__ __forceinline__ void begin(int64_t first_row, int, int column) { from = x + first_row * stride + column; }
     __device__ __forceinline__ Loaded load(int row) const { return read16_once(from + row * stride); }
     __device__ __forceinline__ uint4 make(Loaded loaded, int, bool) const { return loaded; }
+    __device__ __forceinline__ bool wrong(const Guess&, const Place&, const Shape&, int64_t, int) const { return true; }
 };
 
 }  // namespace h3
