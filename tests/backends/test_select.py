@@ -67,5 +67,5 @@ def test_the_real_families_resolve() -> None:
     linear, why = choose_linear("auto", CPU)
     assert linear.name == "resident_bf16" and "exact way on cpu" in why
     choice = linear_choice(linear, why, CPU)
-    assert set(choice.unavailable) == {"nvfp4", "nvfp4_cutlass", "nvfp4_te"}
+    assert set(choice.unavailable) == {"nvfp4", "nvfp4_lt", "nvfp4_cutlass", "nvfp4_te"}
     assert "never run" in choice.notes["nvfp4_cutlass"] and "never run" in choice.notes["nvfp4_te"]

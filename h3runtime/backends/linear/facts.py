@@ -18,13 +18,16 @@ import torch
 KITCHEN = "comfy_kitchen"
 KITCHEN_CUDA = (13, 0)
 """CUDA that comfy-kitchen's compiled part needs (checkpoint-formats §8)."""
+FP4_CUBLASLT = 120_800
+"""The first cuBLAS that multiplies FP4: the scale mode `VEC16_UE4M3` came with CUDA 12.8."""
 
 
 @dataclass(frozen=True, slots=True)
 class LinearFacts:
     """kind: `cpu` or `cuda`. capability: of a CUDA device, (9, 0) for Hopper. cuda: what torch was built for. kitchen:
     comfy-kitchen's version, "" if it is there without one, None if it isn't. kitchen_compiled: with its CUDA part.
-    bf16_units: of a CPU, whether it multiplies BF16 faster than FP32."""
+    bf16_units: of a CPU, whether it multiplies BF16 faster than FP32. cublaslt: version of the cuBLASLt that torch has
+    loaded, 130100 for 13.1.0; None without one."""
 
     kind: str
     capability: tuple[int, int] | None = None
@@ -32,6 +35,22 @@ class LinearFacts:
     kitchen: str | None = None
     kitchen_compiled: bool = False
     bf16_units: bool = True
+    cublaslt: int | None = None
+
+    @property
+    def told_cublaslt(self) -> str:
+        """`cuBLAS 13.1.0`."""
+        if self.cublaslt is None:
+            return "no cuBLASLt"
+        return f"cuBLAS {self.cublaslt // 10_000}.{self.cublaslt // 100 % 100}.{self.cublaslt % 100}"
+
+    def why_no_fp4_cublaslt(self) -> str | None:
+        """Why torch's cuBLASLt can't multiply with block scales."""
+        if self.cublaslt is None:
+            return "torch has loaded no libcublasLt"
+        if self.cublaslt < FP4_CUBLASLT:
+            return f"needs cuBLAS 12.8 or newer, whose products have block scales, and this is {self.told_cublaslt}"
+        return None
 
     def why_no_kitchen(self) -> str | None:
         """Why comfy-kitchen's CUDA kernels can't run here."""
@@ -60,7 +79,8 @@ def linear_facts(device: torch.device) -> LinearFacts:
     kitchen, compiled = _kitchen()
     if device.type != "cuda":
         return LinearFacts(device.type, kitchen=kitchen, kitchen_compiled=compiled, bf16_units=_bf16_units())
-    return LinearFacts("cuda", torch.cuda.get_device_capability(device), _cuda_version(), kitchen, compiled)
+    capability = torch.cuda.get_device_capability(device)
+    return LinearFacts("cuda", capability, _cuda_version(), kitchen, compiled, cublaslt=_cublaslt())
 
 
 def _kitchen() -> tuple[str | None, bool]:
@@ -81,6 +101,13 @@ def _cuda_version() -> tuple[int, int] | None:
         return None
     major, minor = built.split(".")[:2]
     return int(major), int(minor)
+
+
+def _cublaslt() -> int | None:
+    from h3_kernels import cublaslt_api
+
+    found = cublaslt_api.loaded()
+    return None if found is None else found.version
 
 
 def _bf16_units() -> bool:

@@ -3,7 +3,9 @@
     y = `scaled_mm_nvfp4` cropped to [M, N], + b             alpha = s_a s_w multiplies before the rounding
 
 The library's tensor class, which replaces a product that fails by a decoded one without a word, is not used: what fails
-here is an error. Fed and read as `nvfp4_base` says.
+here is an error. What `auto` takes for weights stored as NVFP4 where it can run (`policy`): it is what ComfyUI does
+with them there. We haven't run it, for want of such a GPU: its packing is held to its definition on an H200, and the
+self-test holds it on the machine that it runs on. Fed and read as `nvfp4_base` says.
 """
 
 from __future__ import annotations
@@ -11,15 +13,17 @@ from __future__ import annotations
 import torch
 
 from h3runtime.backends.linear.facts import LinearFacts, linear_facts
-from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase
+from h3runtime.backends.linear.fc2_schedule import ScheduledLinear
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.stored import Nvfp4Weight
 
 SMALLEST_CAPABILITY = (10, 0)
 
 
-class Nvfp4Linear(Nvfp4LinearBase):
+class Nvfp4Linear(ScheduledLinear):
     name = "nvfp4"
+    grade = "validated"
+    note = "not run by us on a GPU that multiplies NVFP4: none was at hand; the self-test holds it to its definition"
 
     def why_unavailable(self, device: torch.device) -> str | None:
         return self.why_not(linear_facts(device))
@@ -27,7 +31,7 @@ class Nvfp4Linear(Nvfp4LinearBase):
     def why_not(self, facts: LinearFacts) -> str | None:
         return facts.why_older_than(SMALLEST_CAPABILITY) or facts.why_no_kitchen()
 
-    def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
+    def usual(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
         import comfy_kitchen
 
         y: torch.Tensor = comfy_kitchen.scaled_mm_nvfp4(

@@ -1,11 +1,15 @@
 """The linear backends and the choice among them. Read by `engine`, which loads a transformer with the one chosen.
 
 `auto` is exact: BF16 GEMM on weights that are decoded once, or at every call where memory is too short for that
-(`spare_linear`; whether it is, `engine.load` knows once it has read the headers). Anything else must be asked for.
+(`spare_linear`). On a GPU that multiplies FP4 it is the row of the architecture's instead (`policy`), for transformers
+that are stored as NVFP4 (`native_linear`). Which of these, `engine.load` knows once it has read the headers. Anything
+else must be asked for.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,35 +17,47 @@ import torch
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.facts import LinearFacts, linear_facts
+from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
 from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.linear.int8 import Int8Linear
 from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
 from h3runtime.backends.linear.nvfp4_cutlass import Nvfp4CutlassLinear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.backends.linear.nvfp4_lt import Nvfp4LtLinear
+from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
 from h3runtime.backends.linear.nvfp4_te import Nvfp4TeLinear
 from h3runtime.backends.linear.resident import Fp32Linear, ResidentBf16Linear
+from h3runtime.backends.policy import row_of
 from h3runtime.backends.select import AUTO, choose, listing
 from h3runtime.core import BackendChoice
 
+EXPERIMENTAL = "experimental"
 
-def linear_backends() -> tuple[LinearBackend[Any], ...]:
-    """All there are, the one that `auto` prefers first."""
+
+def linear_backends(options: Nvfp4Options | None = None) -> tuple[LinearBackend[Any], ...]:
+    """All there are, the one that `auto` prefers first. options: what an operator says of the NVFP4 path."""
+    told = options or Nvfp4Options()
+    packer, fc2 = told.scale_backend, Fc2Schedule() if told.fc2_lt_splitk1 else None
     return (
         ResidentBf16Linear(),
         DequantLinear(),
         Fp32Linear(),
         Fp8Linear(),
         Int8Linear(),
-        Nvfp4Linear(),
-        Nvfp4CutlassLinear(),
-        Nvfp4TeLinear(),
-        Nvfp4EmulatedLinear(),
+        Nvfp4Linear(packer, fc2),
+        Nvfp4LtLinear(packer, fc2),
+        Nvfp4CutlassLinear(packer),
+        Nvfp4TeLinear(packer),
+        Nvfp4EmulatedLinear(packer),
     )
 
 
-def choose_linear(name: str, device: torch.device) -> tuple[LinearBackend[Any], str]:
-    """The backend called `name` (or `auto`) and why; InvalidRequest or BackendUnavailable, see `backends.select`."""
-    chosen, why = choose("linear", linear_backends(), name, device)
+def choose_linear(
+    name: str, device: torch.device, backends: Sequence[LinearBackend[Any]] | None = None
+) -> tuple[LinearBackend[Any], str]:
+    """The backend called `name` (or `auto`) and why; InvalidRequest or BackendUnavailable, see `backends.select`.
+    backends: those there are, all by default."""
+    chosen, why = choose("linear", linear_backends() if backends is None else backends, name, device)
     return chosen, why_auto(linear_facts(device)) if name == AUTO else why
 
 
@@ -51,6 +67,42 @@ def why_auto(facts: LinearFacts) -> str:
     if facts.bf16_units:
         return why
     return f"{why}; this CPU multiplies BF16 in software, so fp32 is faster, with sums in another order"
+
+
+@dataclass(frozen=True, slots=True)
+class NativeLinear:
+    """What `auto` takes for transformers that are all stored in its format. why: it is, or, where `backend` is None,
+    why none is; "" where nothing is to be said."""
+
+    backend: LinearBackend[Any] | None = None
+    why: str = ""
+
+    def serves(self, formats: Collection[frozenset[str]]) -> bool:
+        """formats: of each transformer, how the layers that follow the choice are stored."""
+        return self.backend is not None and all(self.backend.only in found for found in formats)
+
+
+NO_NATIVE = NativeLinear()
+
+
+def native_linear(
+    name: str, device: torch.device, backends: Sequence[LinearBackend[Any]] | None = None
+) -> NativeLinear:
+    """Of `auto` on that device. backends: as of `choose_linear`."""
+    return native_by_facts(name, linear_facts(device), linear_backends() if backends is None else backends)
+
+
+def native_by_facts(name: str, facts: LinearFacts, backends: Sequence[LinearBackend[Any]]) -> NativeLinear:
+    """By the row of the architecture, and the words of its backends on those facts alone."""
+    row, passed = row_of(facts.kind, facts.capability), list[str]()
+    by_name: dict[str, Any] = {backend.name: backend for backend in backends}
+    for backend in (by_name[wanted] for wanted in (row.nvfp4.value if name == AUTO else ()) if wanted in by_name):
+        why_not = EXPERIMENTAL if backend.grade == EXPERIMENTAL else backend.why_not(facts)
+        if why_not is None:
+            told = f"auto: weights stored as {backend.only} are multiplied as such on {row.told} ({row.nvfp4.source})"
+            return NativeLinear(backend, "; ".join([told, *passed]))
+        passed.append(f"{backend.name}: {why_not}")
+    return NativeLinear(None, "; ".join(passed))
 
 
 def vae_linear_backends() -> tuple[LinearBackend[Any], ...]:
