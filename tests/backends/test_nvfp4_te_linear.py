@@ -25,7 +25,7 @@ def stored(rows: int = 48, columns: int = 256) -> Nvfp4Weight:
 @pytest.mark.parametrize("rows", [1, 15, 16, 17, 127, 128, 129])
 @pytest.mark.parametrize("given", [None, 2e-3])
 def test_products_are_the_emulation_s(rows: int, given: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for the order of FP32 sums and the last bits of alpha, which decide a rounding to BF16 here and there."""
+    """But for alpha's last bits, which may decide a rounding to BF16: FP32 holds these sums exactly, in any order."""
     engine = installed(monkeypatch)
     scale = None if given is None else torch.tensor(given)
     x, weight = activations(rows, outliers=True), replace(stored(), input_scale=scale)
@@ -36,7 +36,7 @@ def test_products_are_the_emulation_s(rows: int, given: float | None, monkeypatc
     assert share < 0.01 and steps <= 1
 
 
-def test_in_fp32_only_the_sums_and_alpha_s_last_bits_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_fp32_only_alpha_s_last_bits_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch)
     x, weight = activations(129, outliers=True), stored()
     packed = nvfp4.quantize(x)
