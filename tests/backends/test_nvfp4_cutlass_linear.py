@@ -12,6 +12,7 @@ from h3runtime.backends.linear.facts import LinearFacts
 from h3runtime.backends.linear.nvfp4_cutlass import Nvfp4CutlassLinear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.quant import nvfp4
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.stored import Nvfp4Weight
 from tests.backends.linears import CPU, activations, randn
 from tests.kernels.nvfp4_gemm_on_host import installed
@@ -31,6 +32,15 @@ def test_products_are_the_emulation_s(rows: int, given: float | None, monkeypatc
     got = Nvfp4CutlassLinear().apply(x, weight)
     assert library.runs == 1 and got.shape == (rows, 48)
     assert torch.equal(got, Nvfp4EmulatedLinear().apply(x, weight))
+
+
+@pytest.mark.parametrize("rows", [1, 17, 129])
+def test_what_a_producer_packed_without_rows_of_padding_is_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    x, weight = activations(rows, outliers=True), stored()
+    made = nvfp4.quantize(x)
+    packed = Nvfp4Rows(made.codes[:rows], made.block_scale, made.tensor_scale, rows, x.dtype)
+    assert torch.equal(Nvfp4CutlassLinear().apply(packed, weight), Nvfp4CutlassLinear().apply(x, weight))
 
 
 def test_a_bias_comes_after_and_an_awq_scale_before(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,6 +13,7 @@ from h3runtime.backends.linear.facts import LinearFacts
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear, definition
 from h3runtime.backends.linear.nvfp4_te import EngineFacts, Nvfp4TeLinear, engine_facts, wrapped
 from h3runtime.quant import nvfp4
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.stored import Nvfp4Weight
 from tests.backends.engine_in_its_place import installed
 from tests.backends.linears import activations, apart, error, randn
@@ -56,6 +57,15 @@ def test_nothing_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
     assert made.data.data_ptr() == weight.codes.data_ptr() and made.tiled
     assert made.scale.data_ptr() == weight.block_scale.data_ptr()
     assert made.amax.item() == pytest.approx(weight.tensor_scale.item() * 2688, rel=1e-6)
+
+
+@pytest.mark.parametrize("rows", [1, 17, 129])
+def test_what_a_producer_packed_without_rows_of_padding_is_the_same(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    installed(monkeypatch)
+    x, weight = activations(rows, outliers=True), stored()
+    made = nvfp4.quantize(x)
+    packed = Nvfp4Rows(made.codes[:rows], made.block_scale, made.tensor_scale, rows, x.dtype)
+    assert torch.equal(Nvfp4TeLinear().apply(packed, weight), Nvfp4TeLinear().apply(x, weight))
 
 
 def test_a_bias_comes_after_and_an_awq_scale_before(monkeypatch: pytest.MonkeyPatch) -> None:
