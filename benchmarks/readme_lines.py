@@ -23,6 +23,8 @@ yaml: Any = import_module("yaml")
 ROOT: Final = Path(__file__).resolve().parents[1]
 SPARK: Final = "On a DGX Spark"
 PORT: Final = "8001"
+LISTING: Final = "h3runtime models"
+"""Ends with 1 where files are missing, as the published ones are here; then a server has the embedded model."""
 
 
 class Inside(Protocol):
@@ -72,7 +74,8 @@ class Line:
             cloned = re.sub(r"^git clone \S+", f"git clone -q {shlex.quote(str(ROOT))}", self.text)
             return work.run(name, ["bash", "-euc", cloned], there)
         if (command := self.command_inside) is not None:
-            return work.run(name, ["bash", "-euc", work.inside(f"bash -c {command}")], clone)
+            allowed = " || test $? -eq 1" if LISTING in command else ""
+            return work.run(name, ["bash", "-euc", work.inside(f"bash -c {command}") + allowed], clone)
         if self.starts_a_server:
             start({key: work.inside(value) for key, value in settings_of(clone).items()})
             return "healthy"

@@ -9,10 +9,10 @@ environment that has PyTorch as the base image has it, and then what README tell
     README's lines                  replayed: from a clone, `docker compose run` and `up` inside that environment, with
                                     the settings that compose gives
 
-What stands for what this machine lacks is told as `stand_ins`: its processor for arm64, a CPU for a GPU, made-up files
-for published ones. As root, everything that the image runs as its user is run as that user, who can write nowhere but
-where the image lets it. PyTorch is pinned for pip the way the base pins it, and must be the same afterwards. Prints one
-line of JSON; exit code 1 if a step failed.
+What stands for what this machine lacks is told as `stand_ins`: its processor for arm64, a CPU for a GPU, the embedded
+model for published files. As root, everything that the image runs as its user is run as that user, where this Python
+can be read by others, and on a file system that can be written nowhere but where the image's can. PyTorch is pinned for
+pip the way the base pins it, and must be the same afterwards. Prints one line of JSON; exit code 1 if a step failed.
 
     .venv/bin/python -m benchmarks.replay_image --torch torch==2.13.0 --arg CUDA_ARCH=90a
 """
@@ -24,6 +24,7 @@ import json
 import os
 import platform
 import re
+import shlex
 import shutil
 import signal
 import socket
@@ -59,30 +60,40 @@ class StepFailed(Exception):
 
 @dataclass(slots=True)
 class Replay:
-    """root: stands for the image's `/`. environment: of every command. user: whom the image runs as; None before it is
-    told, and where this process may not change its own. told: what is printed at the end."""
+    """root: stands for the image's `/`. environment: of every command. prefix: of every command, as the image is run.
+    told: what is printed at the end."""
 
     root: Path
     environment: dict[str, str]
-    user: str | None = None
+    prefix: list[str] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=lambda: {"seconds": {}, "stand_ins": _stand_ins()})
 
     def run(self, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
         began = time.monotonic()
         every = self.environment | dict(environment or {})
-        found = subprocess.run(
-            self.as_user(command), cwd=folder, env=every, capture_output=True, text=True, check=False
-        )
+        whole = [*self.prefix, *command]
+        found = subprocess.run(whole, cwd=folder, env=every, capture_output=True, text=True, check=False)
         self.told["seconds"][name] = round(time.monotonic() - began, 1)
         if found.returncode != 0:
             raise StepFailed(f"{name}: exit code {found.returncode}: {(found.stderr or found.stdout)[-2000:]}")
         return found.stdout.strip()
 
-    def as_user(self, command: Sequence[str]) -> list[str]:
-        if self.user is None:
-            return list(command)
-        user, group = self.user.split(":")
-        return ["setpriv", "--reuid", user, "--regid", group, "--clear-groups", *command]
+    def run_as(self, user: str) -> None:
+        """From now on commands are the image's own: USER:GROUP, a file system that they can't write but for volumes and
+        `/tmp`."""
+        written = [self.root / name for name in ("var/lib/h3runtime", "var/cache/h3runtime", "tmp")]
+        (self.root / "tmp").mkdir(exist_ok=True)
+        (self.root / "tmp").chmod(0o1777)
+        self.environment |= {"HOME": str(written[0]), "TMPDIR": str(written[2])}
+        if os.geteuid() == 0:
+            kept = "; ".join(f"mount --bind {path} {path}" for path in map(shlex.quote, map(str, written)))
+            sealed = f'{kept}; mount -o remount,bind,ro /; exec "$@"'
+            self.prefix = ["unshare", "--mount", "bash", "-euc", sealed, "sealed"]
+            if _others_can_read(Path(sys.base_prefix)):
+                number, group = user.split(":")
+                self.prefix += ["setpriv", "--reuid", number, "--regid", group, "--clear-groups"]
+            else:
+                self.told["stand_ins"].append("root for the image's user")
 
     def inside(self, text: str) -> str:
         """Absolute paths of the image as paths below `root`."""
@@ -151,7 +162,7 @@ def build(instructions: list[Instruction], work: Replay, given: Mapping[str, str
             count += 1
             work.run(f"run_{count}", ["sh", "-euc", _stood_in(instruction.text, work)], here, known)
         elif instruction.word == "USER":
-            work.user = text if os.geteuid() == 0 else None
+            work.run_as(text)
 
 
 def _stood_in(text: str, work: Replay) -> str:
@@ -170,12 +181,21 @@ def _stood_in(text: str, work: Replay) -> str:
 
 def _stand_ins() -> list[str]:
     """What this machine lacks of the image's, and what stands for it."""
-    found = ["a CPU for a GPU", "a virtual environment for the base image", "apt-get --simulate for its installation"]
+    found = [
+        "a CPU for a GPU",
+        "the embedded model for published files",
+        "a virtual environment for the base image",
+        "apt-get --simulate for its installation",
+    ]
     if platform.machine() != "aarch64":
         found.append(f"{platform.machine()} for arm64")
     if os.geteuid() != 0:
-        found.append("this user for the image's")
+        found.append("this user for the image's, and a file system that can be written for one that can't")
     return found
+
+
+def _others_can_read(path: Path) -> bool:
+    return all(each.stat().st_mode & 0o005 == 0o005 for each in (path, *path.parents))
 
 
 def _copy(text: str, here: Path) -> None:
@@ -273,7 +293,7 @@ def _later_server(work: Replay, log: Path) -> Iterator[Any]:
         with log.open("wb") as file:
             running.append(
                 subprocess.Popen(
-                    work.as_user(["h3runtime", "serve"]), cwd=home, env=work.environment | dict(given), stdout=file
+                    [*work.prefix, "h3runtime", "serve"], cwd=home, env=work.environment | dict(given), stdout=file
                 )
             )
         return running[-1]

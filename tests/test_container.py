@@ -20,7 +20,8 @@ from h3_kernels.cuda_compiler import ARCHITECTURES
 
 from benchmarks.dockerfile import arguments_of, environment_of, health_command, read_dockerfile
 from benchmarks.replay_image import PIP
-from h3runtime.settings import Settings, variable
+from h3runtime.backends.policy import row_of
+from h3runtime.settings import Settings, resolve, variable
 
 ROOT = Path(__file__).parents[1]
 DOCKERFILE = read_dockerfile(ROOT / "Dockerfile.spark")
@@ -129,6 +130,18 @@ def test_every_setting_that_the_files_name_is_one() -> None:
     known = {variable(field) for field in Settings.model_fields}
     named = {name for name in [*environment_of(DOCKERFILE), *SERVICE["environment"]] if name.startswith("H3_")}
     assert named <= known and {"H3_HOST", "H3_PORT", "H3_DATA_DIR"} <= named
+
+
+def test_a_sparks_switches_are_those_of_its_row_and_h3_env_wins() -> None:
+    first, second = SERVICE["env_file"]
+    assert first == {"path": "./spark.env"} and second == {"path": "${ENV_FILE:-./h3.env}", "required": False}
+    lines = dict(line.split("=") for line in (ROOT / "spark.env").read_text().splitlines() if line.startswith("H3_"))
+    spark = row_of("cuda", (12, 1))
+    assert lines == {variable(name): "1" for name in spark.switches.value}
+    settings = resolve(config=ROOT / "spark.env")
+    assert all(getattr(settings, name) is True for name in spark.switches.value)
+    assert not any(getattr(Settings(), name) for name in spark.switches.value)
+    assert spark.compiled.value == arguments_of(DOCKERFILE)["CUDA_ARCH"]
 
 
 def test_what_is_written_lies_on_volumes() -> None:
