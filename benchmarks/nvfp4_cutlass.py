@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import re
 import sys
 import tempfile
 import time
@@ -31,6 +30,7 @@ from h3_kernels.cuda_compiler import CudaBuildError, compile_into, library_name
 from h3_kernels.nvfp4_cutlass import CAPABILITIES, GEMM
 
 from benchmarks.gemm import SHAPES
+from benchmarks.resources import parsed
 from h3runtime.quant import tiles
 from h3runtime.quant.nvfp4 import BLOCK
 
@@ -92,9 +92,9 @@ def compiled(architecture: str, into: Path) -> Compiled:
     started = time.perf_counter()
     said = compile_into(path, GEMM, architecture, "-Xptxas", "-v")
     seconds = time.perf_counter() - started
-    registers = [int(found) for found in re.findall(r"Used (\d+) registers", said)]
-    spills = [int(found) for found in re.findall(r"(\d+) bytes spill", said)]
-    return Compiled(path, seconds, getrusage(RUSAGE_CHILDREN).ru_maxrss / 1e6, max(registers), sum(spills))
+    kernel = parsed(said)[0]
+    gigabytes = getrusage(RUSAGE_CHILDREN).ru_maxrss / 1e6
+    return Compiled(path, seconds, gigabytes, kernel.registers, kernel.spill_stores + kernel.spill_loads)
 
 
 def _agrees(library: ctypes.CDLL, rows: int, width: int, faults: list[str]) -> int:
