@@ -23,6 +23,7 @@ from h3runtime.backends.attention.base import AttentionBackend
 from h3runtime.backends.fused.base import Rotary
 from h3runtime.backends.linear.adapted import AdaptedLinear
 from h3runtime.backends.linear.base import BackendLinear
+from h3runtime.backends.linear.fc2_schedule import Calls, Fc2Schedule, schedule_of
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit, Prepared
 from h3runtime.denoiser.plan import Tables
@@ -106,7 +107,7 @@ class Recording:
     """A forward of `dit` with the shapes of all that is given, attention by `attention` alone.
 
     RuntimeError where it can't be recorded, ValueError where what was recorded isn't what the network computes. bytes:
-    of its pool and its inputs.
+    of its pool and its inputs. What a known schedule counts of a forward is counted of each replay for a step.
     """
 
     def __init__(
@@ -129,7 +130,10 @@ class Recording:
             modulation=self._tables,
             attention=attention,
         )
-        self._graph = graph(partial(dit, self._prepared, self._video, self._audio, sigma), video.device)
+        self._schedule = schedule_of(dit)
+        self._calls = Calls()
+        forward = partial(dit, self._prepared, self._video, self._audio, sigma)
+        self._graph = graph(partial(self._counted, forward), video.device)
         self._held = dit.producers.held_for(clock.rows, video.new_empty(prepared.layout.rows, 0))
         self.bytes = self._graph.bytes + sum(tensor.nbytes for tensor in self._inputs())
         self._check()
@@ -145,8 +149,21 @@ class Recording:
         self._video.copy_(video)
         self._audio.copy_(audio)
         self.replay()
+        if self._schedule is not None:
+            self._schedule.calls.add(self._calls)
         first, second = self._graph.results
         return first.clone(), second.clone()
+
+    def _counted(self, forward: Callable[[], Results]) -> Results:
+        """Calls that only a recording makes aren't a run's; what they come to of one forward is kept."""
+        schedule: Fc2Schedule | None = self._schedule
+        if schedule is None:
+            return forward()
+        before = schedule.calls.look()
+        made = forward()
+        self._calls = schedule.calls.since(before)
+        schedule.calls.dispatches, schedule.calls.fallbacks = before.dispatches, before.fallbacks
+        return made
 
     def replay(self) -> None:
         """Once more on what was copied in last."""

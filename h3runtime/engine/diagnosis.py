@@ -16,7 +16,9 @@
                        with the reason (`counting.Tally.since`); of the blocks alone. kept_share, where sparse calls
                        count their tiles: of the pairs of picture cubes, those that were read, by backend
     linear             {backend, layers, left_to_dequant, weight_errors}: of the layers that follow the choice, why some
-                       were left to the definition, and what encoding anew cost a layer's weight, relative L2
+                       were left to the definition, and what encoding anew cost a layer's weight, relative L2; with
+                       H3_NVFP4_FC2_LT_SPLITK1 also fc2_schedule, {dispatches, fallbacks}: products of an FC2 that its
+                       known schedule ran, and those that it left, with the reason, both passes' together
     cuda_graphs        of recorded steps, since the engine began: mode, recordings and bytes held now, replays, fault,
                        why none is recorded any more, and `judged`: of each shape that was tried, by its packed rows,
                        eager_ms, a forward by the host, of that host_ms until all was launched, recorded_ms,

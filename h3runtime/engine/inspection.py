@@ -19,7 +19,7 @@ from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
-from h3runtime.backends.linear.select import choose_linear, spare_linear
+from h3runtime.backends.linear.select import choose_linear, native_linear, spare_linear
 from h3runtime.checkpoint.families import Component, component_of
 from h3runtime.checkpoint.file import CheckpointFile, common_prefix
 from h3runtime.checkpoint.hashing import remembered, sha256_of
@@ -185,6 +185,11 @@ def _linear(
     if part.component != "transformer":
         return DequantLinear(), "the choice of a backend is the transformers' own"
     linear, why = choose_linear(settings.linear, device)
+    native = native_linear(settings.linear, device)
+    formats = [frozenset(layer.marker.format for layer in file.layers.values() if part.rule.switches(layer.name))]
+    if native.serves(formats):
+        assert native.backend is not None
+        return native.backend, native.why
     if (spare := spare_linear(settings.linear)) is None:
         return linear, why
     config: Any = module.config

@@ -17,7 +17,7 @@ from torch import nn
 from h3runtime.backends.cnn.select import steps_named
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
-from h3runtime.backends.linear.select import choose_vae_linear
+from h3runtime.backends.linear.select import NO_NATIVE, NativeLinear, choose_vae_linear
 from h3runtime.backends.vit.select import choose_steps
 from h3runtime.checkpoint.families import adaln_form
 from h3runtime.checkpoint.file import CheckpointFile
@@ -189,8 +189,9 @@ def _key(part: ComponentFacts) -> str:
 class Loader:
     """Loads components one after the other. on_component: told of each one as soon as it is there.
 
-    linear: of the transformers' layers that follow the choice. spare: what takes its place if memory is short of what
-    it keeps; `linear` and `why_spare` tell what was loaded for, and why it isn't what was asked for. vae_steps: what
+    linear: of the transformers' layers that follow the choice. native: what takes its place if all of them are stored
+    in its format; spare: if memory is short of what it keeps. `linear` and `why_form` tell what was loaded for, and why
+    it isn't what was asked for; `passed`, why the native one isn't, where it could have been. vae_steps: what
     the video decoder takes between its products, vae_linear: for these; BackendUnavailable at once if one can't run.
     """
 
@@ -203,9 +204,10 @@ class Loader:
         on_progress: OnProgress,
         on_component: OnComponent = lambda _: None,
         spare: LinearBackend[Any] | None = None,
+        native: NativeLinear = NO_NATIVE,
     ) -> None:
         self.settings, self.paths, self.device, self.linear = settings, paths, device, linear
-        self.spare, self.why_spare = spare, ""
+        self.spare, self.native, self.why_form, self.passed = spare, native, "", ""
         self.vae_steps, self.why_vae_steps = choose_steps(settings.vae_fused, device)
         self.vae_linear, self.why_vae_linear = choose_vae_linear(settings.vae_linear, device)
         self._on_progress, self._on_component = on_progress, on_component
@@ -237,16 +239,22 @@ class Loader:
         return Vaes(video, audio, facts)
 
     def _linears(self) -> tuple[LinearBackend[Any], ...]:
-        return (self.linear,) if self.spare is None else (self.linear, self.spare)
+        return tuple(each for each in (self.linear, self.spare, self.native.backend) if each is not None)
 
     def _choose_form(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
-        """BackendUnavailable for a backend that has nothing to do; the spare one if memory is short."""
+        """BackendUnavailable for a backend that has nothing to do; the native one where every transformer is stored for
+        it, the spare one if memory is short."""
         require_format(self.linear, judged)
+        if self.native.serves(formats := stored_formats(judged)):
+            assert self.native.backend is not None
+            self.linear, self.spare, self.why_form = self.native.backend, None, self.native.why
+            return
+        self.passed = self.native.why_passed(formats)
         if self.spare is None:
             return
         short = why_spared(self.linear, judged, self.settings.residency, compute_dtype, self._budget())
         if short is not None:
-            self.why_spare = room.why_decoding(short)
+            self.why_form = room.why_decoding(short)
             self.linear, self.spare = self.spare, None
 
     def _require_room(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
@@ -367,6 +375,11 @@ def _working(judged: Sequence[Judged], compute_dtype: torch.dtype, rows: int) ->
     """Of a clip of so many rows on the wider transformer."""
     configs = [found.config for found in judged if found.part.component == "transformer"]
     return max(room.working_bytes(config, compute_dtype, rows) for config in configs)
+
+
+def stored_formats(judged: Sequence[Judged]) -> list[frozenset[str]]:
+    """Of each transformer, how the layers that follow the choice are stored."""
+    return [found.formats for found in judged if found.part.component == "transformer"]
 
 
 def require_format(linear: LinearBackend[Any], judged: Sequence[Judged]) -> None:

@@ -12,17 +12,13 @@ from typing import Any
 import torch
 
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
-from h3runtime.backends.linear.select import linear_backends, spare_linear, why_auto
+from h3runtime.backends.linear.select import linear_backends, native_by_facts, spare_linear, why_auto
 from h3runtime.backends.select import AUTO
 from h3runtime.engine import room
 from h3runtime.engine.load import Judged, require_format, why_spared
 from h3runtime.engine.memory_budget import Budget
 from h3runtime.engine.places import Place
 from h3runtime.errors import BackendUnavailable, InvalidRequest, Offence
-
-NATIVE = (10, 0)
-"""Compute capability from which `auto` multiplies what is stored as NVFP4 in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,26 +44,28 @@ class Candidates:
         return (self.linear, self.why) if short is None else (self.spare, room.why_decoding(short))
 
 
-def thinkable(name: str) -> tuple[LinearBackend[Any], ...]:
+def thinkable(name: str, place: Place) -> tuple[LinearBackend[Any], ...]:
     """What `candidates` may come to, before it is known how anything is stored."""
     backends = linear_backends()
     if name != AUTO:
         return tuple(backend for backend in backends if backend.name == name) or backends
-    spare = spare_linear(name)
-    return (backends[0], *([] if spare is None else [spare]), Nvfp4Linear())
+    native = native_by_facts(name, place.linear, backends).backend
+    return tuple(each for each in (backends[0], spare_linear(name), native) if each is not None)
 
 
-def candidates(name: str, place: Place, *, stored_nvfp4: bool) -> Candidates:
+def candidates(name: str, place: Place, formats: Sequence[frozenset[str]]) -> Candidates:
     """InvalidRequest lists the legal names if there is none such; BackendUnavailable tells why it can't run there.
 
-    stored_nvfp4: whether the transformers' layers are NVFP4.
+    formats: of each transformer, how the layers that follow the choice are stored.
     """
     backends = linear_backends()
     if name == AUTO:
-        native = place.linear.capability is not None and place.linear.capability >= NATIVE
-        if native and stored_nvfp4 and _why_not(Nvfp4Linear(), place) is None:
-            return Candidates(Nvfp4Linear(), None, "auto: weights stored as NVFP4 are multiplied as such on SM 10.0 on")
-        return Candidates(backends[0], spare_linear(name), why_auto(place.linear))
+        native = native_by_facts(name, place.linear, backends)
+        if native.serves(formats):
+            assert native.backend is not None
+            return Candidates(native.backend, None, native.why)
+        why = "; ".join(filter(None, [why_auto(place.linear), native.why_passed(formats)]))
+        return Candidates(backends[0], spare_linear(name), why)
     found = next((backend for backend in backends if backend.name == name), None)
     if found is None:
         legal = ", ".join([AUTO, *(backend.name for backend in backends)])

@@ -25,7 +25,6 @@ from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.cpu import CpuProducers
 from h3runtime.backends.fused.triton import TritonProducers
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.backends.linear.nvfp4_base import FORMAT as NVFP4
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.verify import Verification
 from h3runtime.conditioning.encoder import TextEncoder
@@ -35,13 +34,21 @@ from h3runtime.engine.components import Part
 from h3runtime.engine.estimating import Known
 from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.linear_memory import resident_bytes
-from h3runtime.engine.load import Judged, Models, Vaes, require_device_room, require_loadable, require_matching
+from h3runtime.engine.load import (
+    Judged,
+    Models,
+    Vaes,
+    require_device_room,
+    require_loadable,
+    require_matching,
+    stored_formats,
+)
 from h3runtime.engine.memory_budget import Budget, budget_of
 from h3runtime.engine.memory_estimate import MemoryEstimate, ModelSizes, sizes_of
 from h3runtime.engine.places import Place
 from h3runtime.engine.planned_linear import Candidates, candidates, thinkable
 from h3runtime.engine.refine_estimate import memory_of
-from h3runtime.engine.residency import RESIDENCIES, held_weights, why_illegal
+from h3runtime.engine.residency import ALL, RESIDENCIES, held_weights, why_illegal
 from h3runtime.engine.resident import COMPUTE_DTYPE
 from h3runtime.engine.unfilled import unfilled
 from h3runtime.errors import CheckpointError, SettingsError
@@ -180,11 +187,9 @@ def _unverified(file: CheckpointFile) -> Verification:
 
 def _judged(parts: Sequence[Part], place: Place, settings: Settings) -> tuple[Candidates, list[Judged]]:
     """What `auto` takes depends on how transformers are stored, which is known once they are judged."""
-    judged = require_loadable(parts, _unverified, thinkable(settings.linear))
+    judged = require_loadable(parts, _unverified, thinkable(settings.linear, place))
     require_matching(judged)
-    transformers = [found for found in judged if found.part.component == "transformer"]
-    stored_nvfp4 = all(NVFP4 in found.formats for found in transformers)
-    return candidates(settings.linear, place, stored_nvfp4=stored_nvfp4), judged
+    return candidates(settings.linear, place, stored_formats(judged)), judged
 
 
 def _line(found: Judged, linear: LinearBackend[Any]) -> Line:
@@ -222,7 +227,8 @@ class _Planner:
     def _attentions(self) -> Attentions:
         options = AttentionOptions.of(self.settings)
         attentions = Attentions(self.place.device, options, facts=self.place.attention)
-        networks = list(self._networks(self.candidates.all[-1]).values())
+        linear, _ = self.candidates.settled(self.judged, ALL, COMPUTE_DTYPE, self.budget)
+        networks = list(self._networks(linear).values())
         attentions.fit({network.config.head_dim for network in networks}, why_no_gates(networks))
         return attentions
 

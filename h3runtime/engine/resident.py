@@ -23,7 +23,15 @@ from h3runtime.backends.fused.select import choose_producers, producers_choice
 from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
-from h3runtime.backends.linear.select import choose_linear, linear_backends, spare_linear, vae_linear_choice
+from h3runtime.backends.linear.fc2_schedule import SETTING, schedule_in, schedule_of, told_since
+from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
+from h3runtime.backends.linear.select import (
+    choose_linear,
+    linear_backends,
+    native_linear,
+    spare_linear,
+    vae_linear_choice,
+)
 from h3runtime.backends.linear.switching import LoadedLinears, told_layers, use
 from h3runtime.backends.vit.select import choose_steps, steps_choice
 from h3runtime.checkpoint.embedded.adapters import own_adapters
@@ -132,7 +140,8 @@ class ResidentEngine:
         self.attentions = Attentions(self.device, AttentionOptions.of(settings))
         self.attention, self.attention_why = self.attentions.resolve(settings.attention)
         self.linear: LinearBackend[Any]
-        self.linear, self.linear_why = choose_linear(settings.linear, self.device)
+        self.linears = linear_backends(Nvfp4Options.of(settings))
+        self.linear, self.linear_why = choose_linear(settings.linear, self.device, self.linears)
         self.producers, self.producers_why = choose_producers(settings.fused, self.device)
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
@@ -168,14 +177,23 @@ class ResidentEngine:
         on_progress(Progress("loading"))
         self.paths: ModelPaths = model_paths(self.settings, self._partitions)
         tokenizer = PromptTokenizer.from_folder(self.paths.tokenizer)
-        spare = spare_linear(self.settings.linear)
-        loader = Loader(self.settings, self.paths, self.device, self.linear, on_progress, self._on_component, spare)
+        loader = Loader(
+            self.settings,
+            self.paths,
+            self.device,
+            self.linear,
+            on_progress,
+            self._on_component,
+            spare_linear(self.settings.linear),
+            native_linear(self.settings.linear, self.device, self.linears),
+        )
         self.models: Models = loader.models(COMPUTE_DTYPE)
         self._vae_steps = loader.vae_steps, loader.why_vae_steps
         self._vae_linear = loader.vae_linear, loader.why_vae_linear
         channels = self.models.vaes.video.config.latent_channels
         self.upscaler.judge(self.paths.video_vae, channels, lambda _: on_progress(Progress("loading")))
-        self.linear, self.linear_why = loader.linear, loader.why_spare or self.linear_why
+        self.linear = loader.linear
+        self.linear_why = "; ".join(filter(None, [loader.why_form or self.linear_why, loader.passed]))
         for network in self.models.transformers.values():
             network.producers = self.producers
         building = time.monotonic()
@@ -299,6 +317,8 @@ class ResidentEngine:
         parts = parts_of(spec, [each.layout.rows for each in given], samplers[0].network.config)
         target = self._target(spec)
         refined: Refined | None = None
+        schedule = schedule_of(samplers[0].network)
+        before = None if schedule is None else schedule.calls.look()
         # ffmpeg starts now, and not when somebody waits for it: it takes as long as two steps of a small clip.
         with clip_writer(target, sampled_shape(given[-1].layout), self.tool, run) as writer:
             latents = samplers[0].sample(first, given[0], run, diagnosis, part=parts[0])
@@ -312,7 +332,7 @@ class ResidentEngine:
         estimated = partial(self.estimator.memory, spec, [rows_of(each.layout) for each in given])
         diagnostics = diagnosis.report(latents, given[0].layout, given[0].conditions.inputs, run.peaks, estimated)
         if diagnostics is not None:
-            diagnostics["linear"] = told_layers(samplers[0].network)
+            diagnostics["linear"] = told_layers(samplers[0].network) | told_since(schedule, before)
             diagnostics["cuda_graphs"] = self.recordings.told()
         clip = self._clip(spec, decoded, samplers[0].attention.name, extras.latents, diagnostics)
         skipped = len(run.skipped)
@@ -359,9 +379,8 @@ class ResidentEngine:
 
     def _linears(self) -> LoadedLinears:
         networks = self.models.transformers.values()
-        candidates = linear_backends()
-        failed = failed_linears(self.self_test, candidates)
-        return LoadedLinears(self.linear, self.linear_why, candidates, networks, self.device, failed)
+        failed = failed_linears(self.self_test, self.linears)
+        return LoadedLinears(self.linear, self.linear_why, self.linears, networks, self.device, failed)
 
     def _target(self, spec: GenerateSpec) -> ClipTarget:
         return ClipTarget(
@@ -432,6 +451,9 @@ class ResidentEngine:
             ]
             found += self.upscaler.facts.warnings if self.upscaler.facts is not None else ()
             found += warnings_of(self.self_test)
+            schedule = schedule_in(self.linears)
+            if schedule is not None and schedule.why_not is not None:
+                found.append(f"{SETTING} has nothing to do: {schedule.why_not}")
         return tuple(found)
 
     def _self_test(self, on_progress: OnProgress, tokenizer: PromptTokenizer) -> None:

@@ -98,6 +98,6 @@ def test_where_it_runs(facts: LinearFacts, told: str | None) -> None:
 
 
 def test_it_says_that_nobody_ran_it() -> None:
-    assert Nvfp4LtLinear.grade == "experimental" and "never run" in Nvfp4LtLinear.note
+    assert Nvfp4LtLinear.grade == "experimental" and "never run" in Nvfp4LtLinear().note
     assert linear_facts(CPU).cublaslt is None and linear_facts(CPU).told_cublaslt == "no cuBLASLt"
     assert SPARK.told_cublaslt == "cuBLAS 13.4.0"

@@ -16,7 +16,7 @@ dispatched, or fallen back with the reason; nothing here is ever an error. One i
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final
 import torch
 from torch import nn
 
-from h3runtime.backends.linear.base import BackendLinear
+from h3runtime.backends.linear.base import BackendLinear, LinearBackend
 from h3runtime.backends.linear.facts import LinearFacts, linear_facts
 from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase
 from h3runtime.backends.linear.nvfp4_packing import ScaleBackend
@@ -200,11 +200,20 @@ class Fc2Schedule:
 
 
 class ScheduledLinear(Nvfp4LinearBase):
-    """An `nvfp4` linear that asks `fc2` first, if there is one. A backend is its `usual` product."""
+    """An `nvfp4` linear that asks `fc2` first, if there is one. A backend is its `usual` product. proof: what is known
+    of it by having been run."""
+
+    proof = ""
 
     def __init__(self, scale_backend: ScaleBackend = "kitchen", fc2: Fc2Schedule | None = None) -> None:
         super().__init__(scale_backend)
         self.fc2 = fc2
+
+    @property
+    def note(self) -> str:
+        """For `/ready`; of a schedule that is ready too, since evidence for quality is of one note."""
+        ready = self.fc2.told if self.fc2 is not None and self.fc2.why_not is None else ""
+        return "; ".join(filter(None, [self.proof, ready]))
 
     def prepare(self, stored: StoredWeight, device: torch.device) -> Any:
         if self.fc2 is not None and self.why_unfit(stored) is None:
@@ -221,7 +230,19 @@ class ScheduledLinear(Nvfp4LinearBase):
         raise NotImplementedError
 
 
-def schedule_of(model: nn.Module) -> Fc2Schedule | None:
-    """Of the backends that multiply `model`'s layers now; None where none of them has one."""
-    backends = (part.backend for part in model.modules() if isinstance(part, BackendLinear) and part.switched)
+def schedule_in(backends: Iterable[LinearBackend[Any]]) -> Fc2Schedule | None:
+    """The one that they share; None where none of them has one."""
     return next((found for backend in backends if (found := getattr(backend, "fc2", None)) is not None), None)
+
+
+def schedule_of(model: nn.Module) -> Fc2Schedule | None:
+    """Of the backends that multiply `model`'s layers now."""
+    return schedule_in(part.backend for part in model.modules() if isinstance(part, BackendLinear) and part.switched)
+
+
+def told_since(schedule: Fc2Schedule | None, before: Calls | None) -> dict[str, Any]:
+    """What `diagnostics` says of it beside a run's linears: {fc2_schedule: {dispatches, fallbacks: [{why, count}]}}, or
+    nothing where there is none."""
+    if schedule is None or before is None:
+        return {}
+    return {"fc2_schedule": schedule.calls.since(before).told()}

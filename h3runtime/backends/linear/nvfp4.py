@@ -23,7 +23,7 @@ SMALLEST_CAPABILITY = (10, 0)
 class Nvfp4Linear(ScheduledLinear):
     name = "nvfp4"
     grade = "validated"
-    note = "not run by us on a GPU that multiplies NVFP4: none was at hand; the self-test holds it to its definition"
+    proof = "not run by us on a GPU that multiplies NVFP4: none was at hand; the self-test holds it to its definition"
 
     def why_unavailable(self, device: torch.device) -> str | None:
         return self.why_not(linear_facts(device))

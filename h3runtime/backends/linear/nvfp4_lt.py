@@ -25,7 +25,7 @@ SMALLEST_CAPABILITY = (10, 0)
 
 class Nvfp4LtLinear(ScheduledLinear):
     name = "nvfp4_lt"
-    note = "never run by us: no GPU that multiplies NVFP4 was at hand"
+    proof = "never run by us: no GPU that multiplies NVFP4 was at hand"
 
     def why_unavailable(self, device: torch.device) -> str | None:
         return self.why_not(linear_facts(device))

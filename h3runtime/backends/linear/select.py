@@ -21,6 +21,7 @@ from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
 from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.linear.int8 import Int8Linear
 from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
+from h3runtime.backends.linear.nvfp4_base import FORMAT
 from h3runtime.backends.linear.nvfp4_cutlass import Nvfp4CutlassLinear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.backends.linear.nvfp4_lt import Nvfp4LtLinear
@@ -71,18 +72,28 @@ def why_auto(facts: LinearFacts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NativeLinear:
-    """What `auto` takes for transformers that are all stored in its format. why: it is, or, where `backend` is None,
-    why none is; "" where nothing is to be said."""
+    """What `auto` takes for transformers that are all stored as NVFP4. why: it is, or, where `backend` is None, why
+    none is; "" where nothing is to be said. formats: of each transformer, how the layers that follow the choice are
+    stored."""
 
     backend: LinearBackend[Any] | None = None
     why: str = ""
 
     def serves(self, formats: Collection[frozenset[str]]) -> bool:
-        """formats: of each transformer, how the layers that follow the choice are stored."""
-        return self.backend is not None and all(self.backend.only in found for found in formats)
+        return self.backend is not None and _all_nvfp4(formats)
+
+    def why_passed(self, formats: Collection[frozenset[str]]) -> str:
+        """Why it isn't taken, where the architecture has one."""
+        if self.backend is None:
+            return self.why if _all_nvfp4(formats) else ""
+        return "" if self.serves(formats) else f"{self.backend.name}: not all transformers are stored as {FORMAT}"
 
 
 NO_NATIVE = NativeLinear()
+
+
+def _all_nvfp4(formats: Collection[frozenset[str]]) -> bool:
+    return bool(formats) and all(FORMAT in found for found in formats)
 
 
 def native_linear(
@@ -99,7 +110,7 @@ def native_by_facts(name: str, facts: LinearFacts, backends: Sequence[LinearBack
     for backend in (by_name[wanted] for wanted in (row.nvfp4.value if name == AUTO else ()) if wanted in by_name):
         why_not = EXPERIMENTAL if backend.grade == EXPERIMENTAL else backend.why_not(facts)
         if why_not is None:
-            told = f"auto: weights stored as {backend.only} are multiplied as such on {row.told} ({row.nvfp4.source})"
+            told = f"auto: weights stored as {FORMAT} are multiplied as such on {row.told} ({row.nvfp4.source})"
             return NativeLinear(backend, "; ".join([told, *passed]))
         passed.append(f"{backend.name}: {why_not}")
     return NativeLinear(None, "; ".join(passed))
