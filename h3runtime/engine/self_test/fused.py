@@ -2,23 +2,35 @@
 
 The error is that of the worst row of the worst step, relative L2. Norms may differ from the definition in the order of
 a sum, which moves one element in a thousand by an ulp of BF16 at most, 2^-8: 2.5e-4 of a row that is long enough to
-have one. Codes are compared as the numbers that they stand for; one that an ulp of the norm moves is a step of E4M3
-away, 2^-4.
+have one. FP8 codes are compared as the numbers that they stand for; one that an ulp of the norm moves is a step of E4M3
+away, 2^-4. NVFP4 must be, byte for byte, what the family's own values are when they are packed afterwards.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import torch
 
-from h3runtime.backends.fused.base import FP8, Activation, Form, NormWeight, Producers, TableRows
+from h3runtime.backends.fused.base import (
+    FP8,
+    GATED,
+    MODULATED,
+    Activation,
+    Form,
+    NormWeight,
+    Producers,
+    TableRows,
+)
 from h3runtime.backends.fused.definition import TorchProducers
+from h3runtime.backends.linear.facts import linear_facts
+from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form, ScaleBackend, packed, why_no_packer
 from h3runtime.denoiser.config import AXES, DitConfig
 from h3runtime.denoiser.timeline import RowMap
 from h3runtime.engine.self_test.check import Check, worst_row
+from h3runtime.engine.self_test.packing import other_bytes
 from h3runtime.quant import nvfp4
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.row_codes import RowCodes
@@ -55,13 +67,11 @@ def fused_checks(producers: Producers, config: DitConfig, device: torch.device) 
     told = f"{ROWS} rows of {config.hidden} and {config.ffn}"
     yield Check(FAMILY, producers.name, told, TOLERANCE, lambda: _error(producers, config, device, STEPS))
     if producers.gives_codes:
-        yield Check(
-            FAMILY,
-            producers.name,
-            f"{told}, in FP8",
-            CODES_TOLERANCE,
-            lambda: _error(producers, config, device, IN_CODES),
-        )
+        asked = f"{told}, in FP8"
+        yield Check(FAMILY, producers.name, asked, CODES_TOLERANCE, lambda: _error(producers, config, device, IN_CODES))
+    if producers.packs:
+        asked = f"share of other bytes of {told}, in NVFP4"
+        yield Check(FAMILY, producers.name, asked, 0.0, lambda: _other_bytes(producers, config, device))
 
 
 def given(config: DitConfig, device: torch.device) -> Given:
@@ -131,13 +141,39 @@ IN_CODES: Final[tuple[Step, ...]] = (
 )
 
 
+PACKED: Final[Mapping[str, tuple[Callable[[Producers, Given, Form | None], Activation], ...]]] = {
+    MODULATED: (
+        lambda of, one, form: _modulated(of, one, codes=form),
+        lambda of, one, form: _added_and_modulated(of, one, codes=form),
+    ),
+    GATED: (lambda of, one, form: _gated(of, one, codes=form),),
+}
+
+
 def _error(producers: Producers, config: DitConfig, device: torch.device, steps: tuple[Step, ...]) -> float:
     one, definition = given(config, device), TorchProducers()
     errors = [worst_row(_numbers(step(producers, one)), _numbers(step(definition, one))) for step in steps]
     return float(torch.tensor(errors).max())
 
 
+def _other_bytes(producers: Producers, config: DitConfig, device: torch.device) -> float:
+    """Beside the family's own values, packed afterwards; by the activation's own scale."""
+    one, shares = given(config, device), []
+    has_kitchen = device.type == "cpu" or why_no_packer("kitchen", linear_facts(device)) is None
+    by: ScaleBackend = "kitchen" if has_kitchen else "vortex_native"
+    for what, steps in PACKED.items():
+        for step in steps if what in producers.packs else ():
+            got = step(producers, one, Nvfp4Form())
+            values = step(producers, one, None)
+            assert isinstance(got, Nvfp4Rows) and isinstance(values, torch.Tensor)
+            shares.append(other_bytes(got, packed(values.contiguous(), None, by), ROWS))
+    return max(shares)
+
+
 def _numbers(made: Activation) -> torch.Tensor:
     if isinstance(made, Nvfp4Rows):
         return nvfp4.dequantize_fp32(made.as_weight)[: made.rows]
-    return made.codes.float() * made.scale if isinstance(made, RowCodes) else made
+    if isinstance(made, RowCodes):
+        return made.codes.float() * made.scale
+    assert isinstance(made, torch.Tensor)
+    return made

@@ -51,22 +51,26 @@ def _beside_definition(by: ScaleBackend, width: int, device: torch.device) -> fl
     scale = got.tensor_scale.cpu()
     codes, block_scale = nvfp4_cuda.pack(x.cpu(), scale)
     off = float((scale / nvfp4.activation_scale(x.cpu()) - 1).abs())
-    return _share(got, codes, block_scale) if off <= SCALE_ULPS else 1.0
+    return _share(got, codes, block_scale, ROWS) if off <= SCALE_ULPS else 1.0
 
 
 def _beside_kitchen(by: ScaleBackend, width: int, device: torch.device) -> float:
     x = given(width, device)
-    got, wanted = packed(x, None, by), packed(x, None, "kitchen")
+    return other_bytes(packed(x, None, by), packed(x, None, "kitchen"), ROWS)
+
+
+def other_bytes(got: Nvfp4Rows, wanted: Nvfp4Rows, rows: int) -> float:
+    """Share of codes and block scales of `rows` rows that differ; 1 for another tensor scale."""
     same_scale = bool(got.tensor_scale == wanted.tensor_scale)
-    return _share(got, wanted.codes, wanted.block_scale) if same_scale else 1.0
+    return _share(got, wanted.codes, wanted.block_scale, rows) if same_scale else 1.0
 
 
-def _share(got: Nvfp4Rows, codes: torch.Tensor, block_scale: torch.Tensor) -> float:
+def _share(got: Nvfp4Rows, codes: torch.Tensor, block_scale: torch.Tensor, rows: int) -> float:
     """Of bytes that differ, padding left out."""
-    pairs = ((got.codes[:ROWS], codes[:ROWS]), (_natural(got.block_scale), _natural(block_scale)))
+    pairs = ((got.codes[:rows], codes[:rows]), (_natural(got.block_scale, rows), _natural(block_scale, rows)))
     off = [(one.cpu() != other.cpu()).flatten() for one, other in pairs]
     return float(torch.cat(off).float().mean())
 
 
-def _natural(block_scale: torch.Tensor) -> torch.Tensor:
-    return tiles.unswizzle(block_scale, ROWS, block_scale.shape[1]).view(torch.uint8)
+def _natural(block_scale: torch.Tensor, rows: int) -> torch.Tensor:
+    return tiles.unswizzle(block_scale, rows, block_scale.shape[1]).view(torch.uint8)

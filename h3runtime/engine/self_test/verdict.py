@@ -34,11 +34,8 @@ def warnings_of(found: SelfTest) -> tuple[str, ...]:
 def failed_linears(found: SelfTest, candidates: Iterable[Any]) -> Mapping[str, str]:
     """Why, by name: those that multiply wrongly, and those whose packer packs wrongly."""
     packers = failed_of(found, packing.FAMILY)
-    packed = {
-        each.name: f"packs by {by}, which {packers[by]}"
-        for each in candidates
-        if (by := getattr(each, "scale_backend", None)) in packers
-    }
+    by = {each.name: str(getattr(each, "scale_backend", "")) for each in candidates}
+    packed = {name: f"packs by {packer}, which {packers[packer]}" for name, packer in by.items() if packer in packers}
     return packed | dict(failed_of(found, linear.FAMILY))
 
 
