@@ -5,7 +5,7 @@ loaded again for every other residency. For each, one JSON object as soon as it 
 
     conditioning_seconds   of a prompt, of another one, and of the first again, which is remembered; a clip of 320x192,
                            22 frames and two steps each, and one more ahead of them all that is not counted
-    moving_seconds         of the encoder's weights alone, once from end to end, with nothing computed
+    moving_seconds         of the encoder's weights from the host, once from end to end, with nothing computed
     device_bytes           by PyTorch's allocator: held between requests, held as sampling begins, and at the peak of
                            the conditioning and of the sampling
     predicted_bytes        of the whole request, as admission counts them
@@ -41,7 +41,7 @@ from h3runtime.engine.estimating import Estimator
 from h3runtime.engine.load import HOMES, Models
 from h3runtime.engine.residency import ALL, ENCODER_DISK, ENCODER_HOST
 from h3runtime.engine.resident import ResidentEngine
-from h3runtime.engine.visits import Visits, lodge, units_of_encoder
+from h3runtime.engine.visits import HostSource, Visits, lodge, units_of_encoder
 from h3runtime.observe import memory
 from h3runtime.settings import resolve
 
@@ -177,8 +177,8 @@ def generated(engine: ResidentEngine, scratch: Path, prompt: str) -> Mapping[str
 
 
 def moving_seconds(encoder: TextEncoder, device: torch.device) -> float | None:
-    """None of one that stays."""
-    if not isinstance(encoder.lodging, Visits):
+    """None of one that stays, nor from a disk, which is what a conditioning takes then."""
+    if not isinstance(encoder.lodging, Visits) or not isinstance(encoder.lodging.source, HostSource):
         return None
     began = time.monotonic()
     for _ in encoder.lodging.source.arrivals(units_of_encoder(encoder), lambda: None):

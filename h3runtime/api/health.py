@@ -195,7 +195,7 @@ class LoadingAnswer(BaseModel):
 class ReadyAnswer(BaseModel):
     """State of the server. What only a loaded engine knows is null or empty before. loras: names that a request may
     use; `adapters` tells more of each, and of those that can't be used. upscaler: null where no request can be
-    refined."""
+    refined. residency: where the text encoder's weights are between prompts, `all` being on the device."""
 
     status: str
     stage: str
@@ -211,6 +211,7 @@ class ReadyAnswer(BaseModel):
     fused: BackendAnswer | None
     vae_fused: BackendAnswer | None
     vae_linear: BackendAnswer | None
+    residency: str | None
     codecs: dict[str, list[str]]
     loras: list[str]
     adapters: list[AdapterAnswer]
@@ -265,6 +266,7 @@ def ready_answer(
         "fused": _backend(facts.fused) if facts and facts.fused else None,
         "vae_fused": _backend(facts.vae_fused) if facts and facts.vae_fused else None,
         "vae_linear": _backend(facts.vae_linear) if facts and facts.vae_linear else None,
+        "residency": facts.residency if facts else None,
         "codecs": codecs,
         "loras": [adapter.name for adapter in facts.adapters if not adapter.fault] if facts else [],
         "adapters": [_adapter(adapter) for adapter in facts.adapters] if facts else [],

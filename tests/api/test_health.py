@@ -40,7 +40,7 @@ def test_ready_tells_what_the_engine_is(server: Running) -> None:
         "exact": [],
         "notes": {},
     }
-    assert state["device"] == "cpu"
+    assert (state["device"], state["residency"]) == ("cpu", "all")
     assert (state["limits"]["max_frames"], state["limits"]["max_text_rows"]) == (362, 30_000)
     assert state["startup"]["load_seconds"] == {"transformer": 0.5}
     assert state["startup"]["load_bytes_per_second"] == {"transformer": 20.0}
