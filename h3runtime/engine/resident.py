@@ -88,6 +88,7 @@ from h3runtime.engine.self_test.verdict import (
     require_encoder,
     require_packer,
     warnings_of,
+    without_schedule,
 )
 from h3runtime.engine.stopping import layers_of, polled
 from h3runtime.engine.variants import variants_of
@@ -485,6 +486,7 @@ class ResidentEngine:
         """Choose anew in every family that has a kernel that failed."""
         require_encoder(found)
         require_packer(found, self.settings.nvfp4_scale_backend)
+        without_schedule(found, schedule_in(self.linears))
         self.attentions.fail(failed_of(found, "attention"))
         self.attention, self.attention_why = self.attentions.choose(self.settings.attention)
         loaded, asked = self._linears(), self.settings.linear

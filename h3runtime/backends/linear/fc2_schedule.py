@@ -126,6 +126,10 @@ class Fc2Schedule:
         schedule = f"algorithm {known.algorithm}, tile {known.tile}, stages {known.stages}, split-K {known.split_k}"
         return f"FC2 at {known.m} rows by cuBLASLt's {schedule}"
 
+    def fail(self, why: str) -> None:
+        """From now on every call falls back: it multiplies wrongly here."""
+        self._plan, self._why_not = None, why
+
     def prepare(self, weight: Any, device: torch.device) -> None:
         """As a layer is loaded onto `device`; the first one that is an FC2 makes what there is to make."""
         if self._plan is None and self._lt is None and self._is_fc2(weight):

@@ -16,6 +16,7 @@ import torch
 from h3runtime.backends.attention.select import REFERENCE, Attentions
 from h3runtime.backends.fused.base import Producers
 from h3runtime.backends.linear.facts import linear_facts
+from h3runtime.backends.linear.fc2_schedule import schedule_in
 from h3runtime.backends.linear.switching import LoadedLinears, switched
 from h3runtime.backends.vit.base import VitSteps
 from h3runtime.conditioning.pieces import Piece
@@ -24,7 +25,7 @@ from h3runtime.conditioning.tokenizer import PromptTokenizer
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine.device import free_bytes
 from h3runtime.engine.load import Models
-from h3runtime.engine.self_test import attention, encoder, fused, linear, packing, video
+from h3runtime.engine.self_test import attention, encoder, fc2, fused, linear, packing, video
 from h3runtime.engine.self_test.check import Check
 
 EXPERIMENTAL: Final = "experimental"
@@ -87,6 +88,7 @@ class Enabled:
         names = self.linears.choice().available
         for name in sorted(names, key=lambda name: name != self.linears.chosen.name):
             yield from linear.linear_checks(self.linears.named(name), layers, self.device)
+        yield from fc2.fc2_checks(schedule_in([self.linears.chosen]), layers, self.device)
 
     def told(self) -> Mapping[str, Any]:
         """What of it answers may depend on, beside the machine (`identity`)."""

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
 from h3runtime.backends.linear.switching import LoadedLinears
 from h3runtime.backends.select import AUTO
 from h3runtime.core import SelfTest
-from h3runtime.engine.self_test import encoder, linear, packing
+from h3runtime.engine.self_test import encoder, fc2, linear, packing
 from h3runtime.errors import BackendUnavailable, Offence
 
 KITCHEN: Final = "kitchen"
@@ -45,6 +46,13 @@ def require_packer(found: SelfTest, asked: str) -> None:
     if reason is not None and asked != KITCHEN:
         field = "nvfp4_scale_backend"
         raise BackendUnavailable(f"{field}: {asked} can't run here: {reason}", [Offence(field, reason, KITCHEN)])
+
+
+def without_schedule(found: SelfTest, schedule: Fc2Schedule | None) -> None:
+    """What FC2 had before takes the place of a schedule that failed; `/ready` says that the switch does nothing."""
+    reason = failed_of(found, linear.FAMILY).get(fc2.KERNEL)
+    if schedule is not None and reason is not None:
+        schedule.fail(reason)
 
 
 def require_encoder(found: SelfTest) -> None:
