@@ -20,6 +20,7 @@
     memory_budget         what there is of it, by the kind of device, and what the system keeps
     faults                what a library's exception means for the job and for the process
     device, determinism   where it runs, and the numeric switches of the process
+    self_test             known answers that its kernels are asked before that
     warmup                what it runs before it says ready
 
 Asked by `jobs.child`, which knows it by name only, and by the command line.

@@ -1,8 +1,7 @@
-"""Which checks are asked, in which order, and what becomes of a kernel that failed one.
+"""Asking what nobody knows the answer to yet, one check after the other, and remembering what passed.
 
-A failed kernel isn't used by this process, and nobody can name it: its family says why. In its place comes what `auto`
-takes next; where it was asked for by name, or nothing can take its place, the engine doesn't start, and says so. Either
-way it is logged as an error and told among the warnings of `/ready`. Fed by `resident` with what it loaded.
+What failed is logged as an error; what becomes of it is the `verdict`'s. A check that takes the device down ends this
+process, and the next one knows not to ask it. Fed by `resident` with the checks of `enabled`.
 """
 
 from __future__ import annotations
