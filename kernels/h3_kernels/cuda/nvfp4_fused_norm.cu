@@ -62,7 +62,7 @@ __device__ __forceinline__ uint4 add_to_row(const Activation& from, uint4 x, uin
 // A thread block has eight rows, two at a time, each in all of its warps as the Triton kernel has it: strips of 256
 // columns in turn, `held` of them at most in a warp. packs: by a known scale; else inverse roots and largest values.
 template <int held, int most_threads, int blocks, bool residual, bool packs, bool guesses>
-__global__ void __launch_bounds__(most_threads, blocks)
+__global__ void __launch_bounds__(most_threads, kConverter && blocks > 3 ? 3 : blocks)  // there four would spill
     whole_rows(Activation from, Tables tables, Shape shape, float eps, Out out) {
     extern __shared__ __align__(16) uint8_t made_scales[];  // packs: [8, tile_columns * 4]
     __shared__ float sums_of_warps[2][2][kMostWarps];       // of every other turn, of either row
@@ -75,7 +75,13 @@ __global__ void __launch_bounds__(most_threads, blocks)
 
     for (int quarter = 0; quarter < kQuarters; ++quarter) {
         const int64_t row = tile * kTileRows + quarter * 32 + first;
-        const bool there[2] = {row < shape.rows, row + 1 < shape.rows};
+        if (row >= shape.rows) {
+            if constexpr (packs)
+                for (int i = threadIdx.x; i < 2 * scale_bytes; i += blockDim.x)
+                    made_scales[quarter * 2 * scale_bytes + i] = 0;
+            continue;
+        }
+        const bool there[2] = {true, row + 1 < shape.rows};
         const int64_t which[2] = {there[0] ? tables.row_of(row) : 0, there[1] ? tables.row_of(row + 1) : 0};
         uint4 x[2][held];
         float roots[2];
