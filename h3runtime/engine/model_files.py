@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, cast
 
+from h3runtime.checkpoint.families import TITLES, Component
 from h3runtime.checkpoint.hashing import first_found, identity_of, remember, remembered, sha256_of
 from h3runtime.checkpoint.published_files import TOKENIZER, TRAILING, PublishedFile, Role, published_as
 from h3runtime.checkpoint.report import FileReport
@@ -141,9 +142,9 @@ def _layout_faults(file: PublishedFile, path: Path, settings: Settings) -> Itera
 
 
 def _differences(file: PublishedFile, report: FileReport) -> Iterator[str]:
-    component = "transformer" if file.role in PARTITION_PATHS else file.role
+    component: Component = "transformer" if file.role in PARTITION_PATHS else cast("Component", file.role)
     if report.component != component:
-        yield f"is {report.title}, and should be a {component.replace('_', ' ')}"
+        yield f"is {report.title}, and should be {TITLES[component]}"
         return
     if report.synthetic:
         yield "is made up: the published sizes with random values"

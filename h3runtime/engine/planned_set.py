@@ -17,7 +17,7 @@ from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.synthetic.made_files import MadeFile
 from h3runtime.checkpoint.synthetic.published import SETS, VIDEO_VAE_INT8, SetFormat, encoder_name
 from h3runtime.checkpoint.synthetic.synthesis import Order, plan
-from h3runtime.checkpoint.synthetic.unmade import unmade
+from h3runtime.checkpoint.synthetic.unmade import UnmadeCheckpoint
 from h3runtime.engine import components
 from h3runtime.engine.components import Part
 from h3runtime.engine.paths import COMPONENTS, model_paths
@@ -30,13 +30,13 @@ INT8_VAE_NAME = "minimax_h3_video_vae_int8_convrot.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class UnmadePart(Part):
-    """A part whose file is its header alone."""
+    """A part whose file is its header alone, made once."""
 
-    made: MadeFile | None = None
+    file: CheckpointFile | None = None
 
     def open(self) -> CheckpointFile:
-        assert self.made is not None
-        return unmade(self.made)
+        assert self.file is not None
+        return self.file
 
 
 def names_files(settings: Settings) -> bool:
@@ -87,6 +87,7 @@ def published_parts(
 
 
 def _unmade(part: Part, made: MadeFile) -> UnmadePart:
+    file = UnmadeCheckpoint(made)
     return UnmadePart(
-        part.component, part.path, part.build, part.rule, part.qkv_order, part.partition, part.linear, made
+        part.component, part.path, part.build, part.rule, part.qkv_order, part.partition, part.linear, file
     )

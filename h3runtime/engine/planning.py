@@ -238,7 +238,8 @@ class _Planner:
         others = sum(f.weights(linear).bytes for f in self.judged if f.part.component != "text_encoder")
         held = held_weights(name, self.units, others)
         why_not = self._why_not(name, linear)
-        jobs = () if why_not else tuple(self._job(name, linear, *shape) for shape in asked)
+        sizes = None if why_not else self._sizes(name, linear)
+        jobs = () if sizes is None else tuple(self._job(sizes, *shape) for shape in asked)
         stages = held.conditioning, held.sampling, held.decode, held.host
         return Residency(name, why_not, Chosen(linear.name, why), weights, *stages, jobs)
 
@@ -253,7 +254,7 @@ class _Planner:
             return refusal.message
         return ""
 
-    def _sizes(self, residency: str, linear: LinearBackend[Any], task: Task) -> ModelSizes:
+    def _sizes(self, residency: str, linear: LinearBackend[Any]) -> ModelSizes:
         networks = self._networks(linear)
         encoder, video, audio = self._modules(linear)[len(networks) :]
         assert isinstance(encoder, TextEncoder) and isinstance(video, VideoVae) and isinstance(audio, AudioVae)
@@ -261,13 +262,11 @@ class _Planner:
         weights = resident_bytes(models.modules())
         held = weights + sum(line.bytes for line in held_lines(self.settings))
         workspace = partial(self.attentions.workspace_bytes, {self.attention.name})
-        sizes = sizes_of(models, task, held, weights, attention=workspace)
+        sizes = sizes_of(models, self._task, held, weights, attention=workspace)
         return replace(sizes, computing=replace(sizes.computing, on_host=self.place.device.type == "cpu"))
 
-    def _job(self, residency: str, linear: LinearBackend[Any], width: int, height: int, frames: int) -> Job:
-        spec = self._spec(width, height, frames)
-        sizes, known = self._sizes(residency, linear, spec.task), Known(PROMPT_ROWS, {}, len)
-        capacity = self.budget.capacity
+    def _job(self, sizes: ModelSizes, width: int, height: int, frames: int) -> Job:
+        spec, known, capacity = self._spec(width, height, frames), Known(PROMPT_ROWS, {}, len), self.budget.capacity
 
         def taken(frames: int) -> MemoryEstimate:
             return memory_of(sizes, None, known.demands(replace(spec, frames=frames)))
@@ -288,10 +287,11 @@ class _Planner:
         )
 
     @property
-    def _partitions(self) -> set[str | None]:
-        return {found.part.partition for found in self.judged}
+    def _task(self) -> Task:
+        """One that a transformer of the set is for, and that needs no media."""
+        partitions = {found.part.partition for found in self.judged}
+        return next(task for task in (Task.T2VA, Task.REF2VA) if task.runs_on in partitions)
 
     def _spec(self, width: int, height: int, frames: int) -> GenerateSpec:
-        task = next(task for task in (Task.T2VA, Task.REF2VA) if task.runs_on in self._partitions)
-        sampling = SamplerSettings(steps=STEPS)
-        return GenerateSpec("plan", task, "", width, height, frames, sampling, Path("plan.mp4"), Path())
+        sampling, output = SamplerSettings(steps=STEPS), Path("plan.mp4")
+        return GenerateSpec("plan", self._task, "", width, height, frames, sampling, output, Path())

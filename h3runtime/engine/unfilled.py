@@ -8,19 +8,20 @@ weight is read. Fed by `planning` with judged parts; `checkpoint.load` fills mod
 
 from __future__ import annotations
 
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import torch
 from torch import nn
 
-from h3runtime.backends.linear.base import LinearBackend, install
+from h3runtime.backends.linear.base import BackendLinear, LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.embedding import install_embedding
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.groups import assign, groups_of, made_of
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.engine.components import Part
-from h3runtime.quant.stored import Int8Weight
+from h3runtime.quant.stored import Int8Weight, StoredWeight
 
 META = torch.device("meta")
 
@@ -34,6 +35,7 @@ def unfilled(part: Part, linear: LinearBackend[Any]) -> nn.Module:
 
 
 def _place(module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: LinearBackend[Any]) -> None:
+    prepared = _Prepared()
     for group in list(groups_of(module, file, rule)):
         entries = [file.entries[name] for name in group.names]
         tensors = {entry.name: torch.empty(entry.shape, dtype=entry.dtype, device=META) for entry in entries}
@@ -45,7 +47,45 @@ def _place(module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: Line
             install_embedding(module, group.name, made)
         else:
             switched = rule.switches(group.name)
-            install(module, group.name, linear if switched else DequantLinear(), made, META, switched=switched)
+            layer = prepared.layer(linear if switched else DequantLinear(), made, switched=switched)
+            _set(module, group.name, layer)
     for name in [name for name in module.state_dict() if rule.ignores(name)]:
-        parent, _, leaf = name.rpartition(".")
-        setattr(module.get_submodule(parent), leaf, None)
+        _set(module, name, None)
+
+
+class _Prepared:
+    """Resident forms: what a backend makes of a weight is asked once for all that are alike."""
+
+    def __init__(self) -> None:
+        self._made: dict[tuple[object, ...], Any] = {}
+
+    def layer(self, backend: LinearBackend[Any], stored: StoredWeight, *, switched: bool) -> BackendLinear:
+        key = (backend.name, type(stored), _described(stored))
+        if key not in self._made:
+            self._made[key] = backend.prepare(stored, META)
+        resident = _anew(self._made[key])
+        error = getattr(resident, "error", None)
+        return BackendLinear(backend, resident, form=backend.form(stored), switched=switched, error=error)
+
+
+def _described(value: Any) -> object:
+    """Shapes and dtypes in the place of tensors."""
+    if isinstance(value, torch.Tensor):
+        return tuple(value.shape), value.dtype
+    if is_dataclass(value):
+        return tuple(_described(getattr(value, field.name)) for field in fields(value))
+    return value
+
+
+def _anew(value: Any) -> Any:
+    """The same with tensors of its own."""
+    if isinstance(value, torch.Tensor):
+        return torch.empty_like(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _anew(getattr(value, f.name)) for f in fields(value) if f.init})
+    return value
+
+
+def _set(module: nn.Module, name: str, value: nn.Module | None) -> None:
+    parent, _, leaf = name.rpartition(".")
+    setattr(module.get_submodule(parent), leaf, value)

@@ -17,6 +17,7 @@ from h3runtime.engine.load import Models
 from h3runtime.engine.machines import MACHINES, machine_named
 from h3runtime.engine.memory_budget import DeviceMemory
 from h3runtime.engine.places import Place, place_named
+from h3runtime.engine.planned_linear import candidates
 from h3runtime.engine.planned_set import named_parts, published_parts
 from h3runtime.engine.planning import PROMPT_ROWS, STEPS, Plan, Residency, plan
 from h3runtime.engine.resident import COMPUTE_DTYPE, ResidentEngine
@@ -27,6 +28,7 @@ from tests.tiny_set import tiny_paths
 
 BOTH = ("fl2va", "ref2va")
 USUAL = ((1344, 768, 124),)
+STORED = frozenset({"nvfp4"})
 
 
 def place(name: str) -> Place:
@@ -97,7 +99,7 @@ def test_the_reserve_and_the_host_s_side_are_taken_off() -> None:
     outside = sum(line.bytes for line in found.fixed if line.name != "workspaces of libraries")
     assert memory.total - memory.free == 6_910_320_640
     assert found.budget.loadable == memory.free - 8 * GIB - outside
-    larger = plan(published("fl2va"), place("gb10"), Settings(system_reserve_bytes=90 * GIB), USUAL)
+    larger = plan(published(*BOTH), place("gb10"), Settings(system_reserve_bytes=90 * GIB), USUAL)
     assert larger.chosen == ""
     assert "90.00 GiB stay the system's: short by" in residency(larger, "all").why_not
 
@@ -116,14 +118,16 @@ def test_a_small_card_moves_the_encoder() -> None:
 
 
 def test_the_longest_clip_fits_and_one_chunk_more_does_not() -> None:
-    found = on("5090", *BOTH, video_vae="int8_convrot")
-    (job,) = found.shown.jobs
-    assert job.longest is not None and 22 <= job.longest < 362
-    assert job.longest_peak_bytes is not None and job.longest_peak_bytes <= found.budget.capacity
-    longer = plan(
-        published(*BOTH, video_vae="int8_convrot"), place("5090"), Settings(), [(1344, 768, job.longest + 17)]
-    )
-    assert not longer.shown.jobs[0].fits and longer.shown.jobs[0].longest == job.longest
+    lengths = range(22, 363, 17)
+    shapes = [(1344, 768, frames) for frames in lengths]
+    found = plan(published(*BOTH, video_vae="int8_convrot"), place("5090"), Settings(), shapes)
+    jobs = found.shown.jobs
+    longest = max(job.frames for job in jobs if job.fits)
+    assert 22 <= longest < 362 and {job.longest for job in jobs} == {longest}
+    assert [job.fits for job in jobs] == [frames <= longest for frames in lengths]
+    peaks = [job.peak_bytes for job in jobs]
+    assert peaks == sorted(peaks) and jobs[0].longest_peak_bytes == peaks[lengths.index(longest)]
+    assert peaks[lengths.index(longest)] <= found.budget.capacity < peaks[lengths.index(longest) + 1]
 
 
 def test_what_has_no_fp4_unit_decodes_once_where_that_fits_and_else_at_every_call() -> None:
@@ -138,9 +142,10 @@ def test_what_has_no_fp4_unit_decodes_once_where_that_fits_and_else_at_every_cal
 
 def test_a_backend_that_a_machine_has_not_got_is_refused() -> None:
     with pytest.raises(BackendUnavailable, match=r"nvfp4 can't run there: needs SM 10\.0"):
-        plan(published("fl2va"), place("h200"), Settings(linear="nvfp4"), USUAL)
+        candidates("nvfp4", place("h200"), [STORED])
     with pytest.raises(InvalidRequest, match="no backend 'nvfp5'"):
-        plan(published("fl2va"), place("h200"), Settings(linear="nvfp5"), USUAL)
+        candidates("nvfp5", place("h200"), [STORED])
+    assert candidates("nvfp4", place("rtx-pro-6000"), [STORED]).linear.name == "nvfp4"
 
 
 # The machines
