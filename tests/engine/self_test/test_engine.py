@@ -19,6 +19,7 @@ from h3runtime.backends.vit.cpu import CpuSteps
 from h3runtime.conditioning.language_model import CausalAttention
 from h3runtime.core import Progress
 from h3runtime.engine.resident import ResidentEngine
+from h3runtime.engine.self_test import attention
 from h3runtime.errors import BackendUnavailable, InvalidRequest
 from h3runtime.settings import Settings
 from tests.backends.attention.machines import GB10
@@ -32,6 +33,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("tests.engine.self_test.test_engine.tiny_paths", lambda: paths)
     return tmp_path
+
+
+@pytest.fixture(autouse=True)
+def few_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention is asked about fewer rows, which takes no time, but where a test is about attention."""
+    if "attention" not in request.node.name and "sound_machine" not in request.node.name:
+        monkeypatch.setattr(attention, "AROUND", (300,))
 
 
 def scaled_by(factor: float, owner: type, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
