@@ -276,16 +276,24 @@ static uint16_t to_bf16(float value)
     return (uint16_t)((wide + 0x7fff + (wide >> 16 & 1)) >> 16);
 }
 
-/* Row r of a matrix with k values a row; columns of 16 share a scale, which lies in tiles of 128 rows by 4. */
-static double at(const void *matrix, int type, const uint8_t *scales, long r, long j, long k)
+/* A matrix of k values a row as numbers; columns of 16 share a scale, which lies in tiles of 128 rows by 4. */
+static double *decoded(const void *matrix, int type, const uint8_t *scales, long rows, long k)
 {
-    static const float values[8] = {0, .5f, 1, 1.5f, 2, 3, 4, 6};
-    if (type == 14) return bf16(((const uint16_t *)matrix)[r * k + j]);
-    if (type == 28) return e4m3(((const uint8_t *)matrix)[r * k + j]) * *(const float *)scales;
-    long tiles = (k / 16 + 3) / 4, c = j / 16;
-    long place = (r / 128 * tiles + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
-    int code = ((const uint8_t *)matrix)[(r * k + j) / 2] >> (j % 2 ? 0 : 4) & 15;
-    return (code & 8 ? -values[code & 7] : values[code & 7]) * e4m3(scales[place]);
+    static const double values[8] = {0, .5, 1, 1.5, 2, 3, 4, 6};
+    double *made = malloc((size_t)(rows * k) * sizeof *made);
+    long tiles = (k / 16 + 3) / 4;
+    for (long r = 0; r < rows; r++)
+        for (long j = 0; j < k; j++) {
+            long i = r * k + j, c = j / 16;
+            if (type == 14) made[i] = bf16(((const uint16_t *)matrix)[i]);
+            else if (type == 28) made[i] = e4m3(((const uint8_t *)matrix)[i]) * *(const float *)scales;
+            else {
+                long place = (r / 128 * tiles + c / 4) * 512 + r % 32 * 16 + r % 128 / 32 * 4 + c % 4;
+                int code = ((const uint8_t *)matrix)[i / 2] >> (j % 2 ? 0 : 4) & 15;
+                made[i] = (code & 8 ? -values[code & 7] : values[code & 7]) * e4m3(scales[place]);
+            }
+        }
+    return made;
 }
 
 int cublasLtMatmul(void *handle, desc_t *desc, const float *alpha, const void *a, layout_t *al, const void *b, layout_t *bl,
@@ -301,15 +309,16 @@ int cublasLtMatmul(void *handle, desc_t *desc, const float *alpha, const void *a
     last = *algo, last_workspace = bytes;
     long k = (long)al->rows, n = (long)al->cols, m = (long)bl->cols;
     if (k * n * m > FAKE_MOST) return SUCCESS;
-    const uint8_t *scales[2] = {(const uint8_t *)desc->scales[0], (const uint8_t *)desc->scales[1]};
+    double *w = decoded(a, al->type, (const uint8_t *)desc->scales[0], n, k);
+    double *x = decoded(b, bl->type, (const uint8_t *)desc->scales[1], m, k);
     for (long i = 0; i < m; i++)
         for (long o = 0; o < n; o++) {
             double sum = 0;
-            for (long j = 0; j < k; j++)
-                sum += at(a, al->type, scales[0], o, j, k) * at(b, bl->type, scales[1], i, j, k);
+            for (long j = 0; j < k; j++) sum += w[o * k + j] * x[i * k + j];
             float y = (float)sum * *alpha;
             if (dl->type == 0) ((float *)d)[i * n + o] = y;
             else ((uint16_t *)d)[i * n + o] = to_bf16(y);
         }
+    free(w), free(x);
     return SUCCESS;
 }
