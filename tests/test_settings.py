@@ -24,10 +24,6 @@ NVFP4_SWIGLU_FUSION NVFP4_FC2_LT_SPLITK1 RESIDENCY WARMUP_SHAPES VAE_DTYPE VAE_T
 PROMPT_CACHE_BYTES
 """
 """The list of service-contract "Settings"."""
-LATER = """
-NVFP4_SCALE_BACKEND NVFP4_MODULATE_FUSION NVFP4_SWIGLU_FUSION NVFP4_FC2_LT_SPLITK1
-"""
-"""Of these, what nothing consumes yet; a knob that does nothing is refused as unknown."""
 OURS = """
 FUSED VAE_FUSED VAE_LINEAR CUDA_GRAPHS CUDA_GRAPH_BYTES LORA_CACHE_BYTES RESTARTS RESTART_WINDOW QKV_ORDER READ_SECONDS
 TLS_CERT TLS_KEY OTLP_ENDPOINT SELF_TEST SYSTEM_RESERVE_BYTES
@@ -56,7 +52,7 @@ def refused(**flags: str) -> SettingsError:
 
 def test_fields_flags_and_help_are_the_contracts_list() -> None:
     fields = {field.upper() for field in Settings.model_fields}
-    assert fields == (set(CONTRACT.split()) - set(LATER.split())) | set(OURS.split())
+    assert fields == set(CONTRACT.split()) | set(OURS.split())
     parser = argparse.ArgumentParser()
     add_flags(parser)
     options = {option for action in parser._actions for option in action.option_strings}
@@ -69,6 +65,9 @@ def test_fields_flags_and_help_are_the_contracts_list() -> None:
         "--no-sol-int8-qk",
         "--no-sol-int8-pv",
         "--no-sol-strict",
+        "--no-nvfp4-modulate-fusion",
+        "--no-nvfp4-swiglu-fusion",
+        "--no-nvfp4-fc2-lt-splitk1",
     }
 
 

@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Final
 import torch
 
 from h3runtime.backends.fused.base import Activation, Form, NormWeight, Rotary, TableRows
+from h3runtime.backends.fused.definition import rounded_to
 from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form
+from h3runtime.quant import nvfp4
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.row_codes import RowCodes
 
@@ -71,9 +73,11 @@ class TritonProducers:
         if codes is None:
             return producers.norm_modulate(x, weight, norm.eps, by)
         if isinstance(codes, Nvfp4Form):
+            if not _packable(x, x.shape[-1]):
+                return rounded_to(codes, producers.norm_modulate(x, weight, norm.eps, by))
             from h3_kernels import nvfp4_fused
 
-            return _rows(nvfp4_fused.norm_modulate_pack(x, weight, norm.eps, by, codes.scale), x)
+            return _rows(nvfp4_fused.norm_modulate_pack(x, weight, norm.eps, by, codes.tensor_scale), x)
         made = producers.norm_modulate_fp8(x, weight, norm.eps, by)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
@@ -91,9 +95,11 @@ class TritonProducers:
         if codes is None:
             return producers.swiglu_(x)
         if isinstance(codes, Nvfp4Form):
+            if not _packable(x, x.shape[-1] // 2):
+                return rounded_to(codes, producers.swiglu_(x))
             from h3_kernels import nvfp4_fused
 
-            return _rows(nvfp4_fused.swiglu_pack(x, codes.scale), x)
+            return _rows(nvfp4_fused.swiglu_pack(x, codes.tensor_scale), x)
         made = producers.swiglu_fp8(x)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
@@ -121,9 +127,12 @@ class TritonProducers:
         if codes is None:
             return producers.add_gated_norm_modulate(x, residual, weight, norm.eps, by)
         if isinstance(codes, Nvfp4Form):
+            if not _packable(x, x.shape[-1]):
+                return rounded_to(codes, producers.add_gated_norm_modulate(x, residual, weight, norm.eps, by))
             from h3_kernels import nvfp4_fused
 
-            return _rows(nvfp4_fused.add_gated_norm_modulate_pack(x, residual, weight, norm.eps, by, codes.scale), x)
+            by_scale = codes.tensor_scale
+            return _rows(nvfp4_fused.add_gated_norm_modulate_pack(x, residual, weight, norm.eps, by, by_scale), x)
         made = producers.add_gated_norm_modulate_fp8(x, residual, weight, norm.eps, by)
         return RowCodes(made.codes, made.scales.unsqueeze(1), x.dtype)
 
@@ -153,6 +162,11 @@ class TritonProducers:
         if len(self._indices) > HELD:
             self._indices.popitem(last=False)
         return found
+
+
+def _packable(x: torch.Tensor, width: int) -> bool:
+    """Whether kernels make NVFP4 of so many columns that x gives."""
+    return x.dtype is torch.bfloat16 and width % nvfp4.BLOCK == 0
 
 
 def _rows(made: Packed, x: torch.Tensor) -> Nvfp4Rows:

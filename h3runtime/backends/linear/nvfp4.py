@@ -26,7 +26,8 @@ class Nvfp4Linear(ScheduledLinear):
     proof = "not run by us on a GPU that multiplies NVFP4: none was at hand; the self-test holds it to its definition"
 
     def why_unavailable(self, device: torch.device) -> str | None:
-        return self.why_not(linear_facts(device))
+        facts = linear_facts(device)
+        return self.why_not(facts) or self.why_unpacked(facts)
 
     def why_not(self, facts: LinearFacts) -> str | None:
         return facts.why_older_than(SMALLEST_CAPABILITY) or facts.why_no_kitchen()

@@ -18,12 +18,15 @@ from torch import nn
 
 from h3runtime.backends.linear.base import BackendLinear, CallBytes
 from h3runtime.backends.linear.dequant import DequantLinear, scaled
-from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form, ScaleBackend, packed
+from h3runtime.backends.linear.facts import LinearFacts
+from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form, ScaleBackend, packed, why_no_packer
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.slices import round_up
 from h3runtime.quant.stored import Nvfp4Weight
+from h3runtime.settings import variable
 
 FORMAT = "nvfp4"
+SCALE_SETTING = "nvfp4_scale_backend"
 WIDTH_MULTIPLE, OUT_MULTIPLE = 32, 8
 """Of K and N (checkpoint-formats §3)."""
 
@@ -37,6 +40,11 @@ class Nvfp4LinearBase(DequantLinear):
 
     def __init__(self, scale_backend: ScaleBackend = "kitchen") -> None:
         self.scale_backend: ScaleBackend = scale_backend
+
+    def why_unpacked(self, facts: LinearFacts) -> str | None:
+        """Why who is to pack can't on a CUDA device of these facts, with the setting that names it."""
+        why = why_no_packer(self.scale_backend, facts) if facts.kind == "cuda" else None
+        return why and f"{variable(SCALE_SETTING)}={self.scale_backend}: {why}"
 
     def why_unfit(self, stored: Any) -> str | None:
         if not isinstance(stored, Nvfp4Weight):

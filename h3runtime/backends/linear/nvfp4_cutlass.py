@@ -26,7 +26,8 @@ class Nvfp4CutlassLinear(Nvfp4LinearBase):
     note = "compiles for Blackwell and was never run there by us"
 
     def why_unavailable(self, device: torch.device) -> str | None:
-        return self.why_not(linear_facts(device))
+        facts = linear_facts(device)
+        return self.why_not(facts) or self.why_unpacked(facts)
 
     def why_not(self, facts: LinearFacts) -> str | None:
         if facts.kind != "cuda":

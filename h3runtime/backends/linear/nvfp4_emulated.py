@@ -19,6 +19,7 @@ import torch
 
 from h3runtime.backends.linear.base import CallBytes
 from h3runtime.backends.linear.dequant import DequantLinear, scaled
+from h3runtime.backends.linear.facts import LinearFacts, linear_facts
 from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase, biased
 from h3runtime.backends.linear.nvfp4_packing import found_scale, has_packer
 from h3runtime.quant import nvfp4
@@ -33,6 +34,13 @@ ROUNDING_BYTES = 20
 
 class Nvfp4EmulatedLinear(Nvfp4LinearBase):
     name = "nvfp4_emulated"
+
+    def why_unavailable(self, device: torch.device) -> str | None:
+        return self.why_unpacked(linear_facts(device))
+
+    def why_unpacked(self, facts: LinearFacts) -> str | None:
+        """Without comfy-kitchen, which packs unless somebody else is asked for, by the definition."""
+        return None if self.scale_backend == "kitchen" else super().why_unpacked(facts)
 
     def why_unfit(self, stored: Any) -> str | None:
         if not isinstance(stored, Nvfp4Weight):

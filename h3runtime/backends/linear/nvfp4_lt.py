@@ -28,7 +28,8 @@ class Nvfp4LtLinear(ScheduledLinear):
     proof = "never run by us: no GPU that multiplies NVFP4 was at hand"
 
     def why_unavailable(self, device: torch.device) -> str | None:
-        return self.why_not(linear_facts(device))
+        facts = linear_facts(device)
+        return self.why_not(facts) or self.why_unpacked(facts)
 
     def why_not(self, facts: LinearFacts) -> str | None:
         return facts.why_older_than(SMALLEST_CAPABILITY) or facts.why_no_fp4_cublaslt()

@@ -36,6 +36,11 @@ class Nvfp4Form:
     scale: torch.Tensor | None = None
     by: ScaleBackend = "kitchen"
 
+    @property
+    def tensor_scale(self) -> torch.Tensor | None:
+        """fp32 [], as a kernel takes it."""
+        return None if self.scale is None else self.scale.reshape(()).float()
+
 
 def why_no_packer(by: ScaleBackend, facts: LinearFacts) -> str | None:
     """Why `by` can't pack on a CUDA device of these facts; nothing is compiled to say it."""

@@ -78,7 +78,8 @@ class Nvfp4TeLinear(Nvfp4LinearBase):
     note = "was never run by us; what it hands to Transformer Engine is tested"
 
     def why_unavailable(self, device: torch.device) -> str | None:
-        return self.why_not(linear_facts(device), engine_facts())
+        facts = linear_facts(device)
+        return self.why_not(facts, engine_facts()) or self.why_unpacked(facts)
 
     def why_not(self, facts: LinearFacts, engine: EngineFacts) -> str | None:
         if (why := facts.why_older_than(SMALLEST_CAPABILITY) or engine.why_not()) is not None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 
@@ -21,16 +21,19 @@ from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
 from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.linear.int8 import Int8Linear
 from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
-from h3runtime.backends.linear.nvfp4_base import FORMAT
+from h3runtime.backends.linear.nvfp4_base import FORMAT, SCALE_SETTING, Nvfp4LinearBase
 from h3runtime.backends.linear.nvfp4_cutlass import Nvfp4CutlassLinear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.backends.linear.nvfp4_lt import Nvfp4LtLinear
 from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
+from h3runtime.backends.linear.nvfp4_packing import ScaleBackend
 from h3runtime.backends.linear.nvfp4_te import Nvfp4TeLinear
 from h3runtime.backends.linear.resident import Fp32Linear, ResidentBf16Linear
 from h3runtime.backends.policy import row_of
 from h3runtime.backends.select import AUTO, choose, listing
 from h3runtime.core import BackendChoice
+from h3runtime.errors import BackendUnavailable, Offence
+from h3runtime.settings import variable
 
 EXPERIMENTAL = "experimental"
 
@@ -58,8 +61,21 @@ def choose_linear(
 ) -> tuple[LinearBackend[Any], str]:
     """The backend called `name` (or `auto`) and why; InvalidRequest or BackendUnavailable, see `backends.select`.
     backends: those there are, all by default."""
-    chosen, why = choose("linear", linear_backends() if backends is None else backends, name, device)
+    able = linear_backends() if backends is None else backends
+    for asked in (backend for backend in able if backend.name == name):
+        require_packer(asked, device)
+    chosen, why = choose("linear", able, name, device)
     return chosen, why_auto(linear_facts(device)) if name == AUTO else why
+
+
+def require_packer(linear: LinearBackend[Any], device: torch.device) -> None:
+    """BackendUnavailable, naming the setting, where all that `linear` lacks on `device` is who packs."""
+    why = linear.why_unpacked(linear_facts(device)) if isinstance(linear, Nvfp4LinearBase) else None
+    if why is None or linear.why_unavailable(device) != why:
+        return
+    legal = ", ".join(get_args(ScaleBackend))
+    told = f"{linear.name} can't pack its input here: {why} (legal: {legal})"
+    raise BackendUnavailable(told, [Offence(variable(SCALE_SETTING), why, legal)])
 
 
 def why_auto(facts: LinearFacts) -> str:
