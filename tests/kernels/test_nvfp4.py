@@ -57,3 +57,9 @@ def test_a_tensor_scale_is_one_number_on_the_same_device() -> None:
         nvfp4.check_scale(torch.ones((), dtype=torch.float64), device)
     with pytest.raises(ValueError, match="on meta, x on cpu"):
         nvfp4.check_scale(torch.ones((), device="meta"), device)
+
+
+@pytest.mark.parametrize(("processors", "blocks"), [(48, 256), (64, 256), (132, 1056), (188, 1504)])
+def test_the_walk_over_a_tensor_fits_the_gpu(processors: int, blocks: int) -> None:
+    """GB10, what was measured there; an H200; an RTX PRO 6000."""
+    assert nvfp4.discovery_blocks(processors) == blocks

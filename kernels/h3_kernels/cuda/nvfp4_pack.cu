@@ -2,8 +2,7 @@
 //
 // A thread block makes the scales of 128 rows by 16 blocks: four whole tiles, which it collects in shared memory and
 // stores with full sectors, rows of padding (zeros) included, so that nobody need clear them before. A warp takes a row
-// of 256 values at a time, eight a lane. The last rows come first: who wrote x, or looked for its scale, did so from the
-// first row on and left the last ones in the cache. Arithmetic: `nvfp4_block.cuh`. `nvfp4.py` launches it.
+// of 256 values at a time, eight a lane. Arithmetic: `nvfp4_block.cuh`. `nvfp4.py` launches it.
 #include <cuda_runtime.h>
 
 #include "nvfp4_block.cuh"
@@ -12,7 +11,7 @@ namespace {
 
 using namespace h3;
 
-constexpr int kWarps = 8;
+constexpr int kWarps = 4;                                            // on an H200 3 to 5 % faster than eight
 constexpr int kThreads = 32 * kWarps;
 constexpr int kColumns = 256;                                        // of x to a thread block
 constexpr int kTiles = kColumns / kBlock / kTileColumns;             // of scales to a thread block
@@ -33,8 +32,7 @@ __global__ void __launch_bounds__(kThreads) pack(const T* __restrict__ x, int64_
                                                  uint8_t* __restrict__ scales, int tile_columns) {
     __shared__ __align__(16) uint8_t tiles[kTiles * kPaddedTile];
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, block = lane / 2;
-    const int64_t tile_row = gridDim.y - 1 - blockIdx.y;
-    const int64_t first_row = tile_row * kTileRows;
+    const int64_t first_row = static_cast<int64_t>(blockIdx.y) * kTileRows;
     const int column = blockIdx.x * kColumns + lane * 8;
     const int here = column < columns ? static_cast<int>(min(rows - first_row, static_cast<int64_t>(kTileRows))) : 0;
     const float scale = __ldg(tensor_scale), rcp = reciprocal(scale);
@@ -84,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) pack(const T* __restrict__ x, int64_
     __syncthreads();
     const int tile_column = blockIdx.x * kTiles + warp;
     if (warp < kTiles && tile_column < tile_columns) {
-        const int64_t at = (tile_row * tile_columns + tile_column) * kTileBytes + lane * 16;
+        const int64_t at = (static_cast<int64_t>(blockIdx.y) * tile_columns + tile_column) * kTileBytes + lane * 16;
         *reinterpret_cast<uint4*>(scales + at) = *reinterpret_cast<const uint4*>(tiles + warp * kPaddedTile + lane * 16);
     }
 }

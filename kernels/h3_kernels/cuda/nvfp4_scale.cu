@@ -1,5 +1,5 @@
-// A tensor's NVFP4 scale, amax / (448 * 6): 256 thread blocks of 128 walk over x, each leaving one number; a second
-// launch of one block makes the scale of them. The host waits for nothing and no counter has to be cleared before.
+// A tensor's NVFP4 scale, amax / (448 * 6): thread blocks of 128 walk over x, each leaving one number; a second launch
+// of one block makes the scale of them. The host waits for nothing and no counter has to be cleared before.
 //
 // NaN anywhere makes the scale NaN, as torch's aminmax does. The quotient is a product with fl(1/2688), which is what
 // torch computes on a CUDA device for a division by a number. `nvfp4.py` launches it; kernels that find the largest
@@ -13,7 +13,7 @@ namespace {
 using namespace h3;
 
 constexpr int kThreads = 128;
-constexpr int kBlocks = 256;
+constexpr int kFinishThreads = 256;
 constexpr int kLoads = 8;  // of 16 bytes, under way at once in a thread
 constexpr float kTop = 1.0f / (448.0f * 6.0f);
 
@@ -60,35 +60,39 @@ __global__ void __launch_bounds__(kThreads) largest(const uint4* __restrict__ x,
     if (threadIdx.x == 0) partials[blockIdx.x] = of_block;
 }
 
-__global__ void __launch_bounds__(kBlocks) finish(const float* __restrict__ partials, int count,
-                                                  float* __restrict__ scale) {
+__global__ void __launch_bounds__(kFinishThreads) finish(const float* __restrict__ partials, int count,
+                                                         float* __restrict__ scale) {
     float mine = 0;
-    for (int i = threadIdx.x; i < count; i += kBlocks) mine = larger(mine, partials[i]);
-    mine = larger_of_all<kBlocks>(mine);
+    for (int i = threadIdx.x; i < count; i += kFinishThreads) mine = larger(mine, partials[i]);
+    mine = larger_of_all<kFinishThreads>(mine);
     if (threadIdx.x == 0) *scale = __fmul_rn(mine, kTop);
 }
 
 template <class T>
-int launch(const void* x, int64_t count, void* partials, void* scale, cudaStream_t stream) {
-    largest<T><<<kBlocks, kThreads, 0, stream>>>(static_cast<const uint4*>(x), count / 8, static_cast<float*>(partials));
-    finish<<<1, kBlocks, 0, stream>>>(static_cast<const float*>(partials), kBlocks, static_cast<float*>(scale));
+int launch(const void* x, int64_t count, void* partials, int64_t blocks, void* scale, cudaStream_t stream) {
+    largest<T><<<static_cast<unsigned int>(blocks), kThreads, 0, stream>>>(static_cast<const uint4*>(x), count / 8,
+                                                                          static_cast<float*>(partials));
+    finish<<<1, kFinishThreads, 0, stream>>>(static_cast<const float*>(partials), static_cast<int>(blocks),
+                                             static_cast<float*>(scale));
     return cudaGetLastError();
 }
 
 }  // namespace
 
-// x: `count` values without a gap, 16-byte aligned, count in multiples of 8; partials fp32 [256]; scale fp32 [].
-extern "C" int h3_nvfp4_scale_bf16(const void* x, int64_t count, void* partials, void* scale, cudaStream_t stream) {
-    return launch<__nv_bfloat16>(x, count, partials, scale, stream);
+// x: `count` values without a gap, 16-byte aligned, count in multiples of 8; partials fp32 [blocks]; scale fp32 [].
+extern "C" int h3_nvfp4_scale_bf16(const void* x, int64_t count, void* partials, int64_t blocks, void* scale,
+                                   cudaStream_t stream) {
+    return launch<__nv_bfloat16>(x, count, partials, blocks, scale, stream);
 }
 
-extern "C" int h3_nvfp4_scale_fp16(const void* x, int64_t count, void* partials, void* scale, cudaStream_t stream) {
-    return launch<__half>(x, count, partials, scale, stream);
+extern "C" int h3_nvfp4_scale_fp16(const void* x, int64_t count, void* partials, int64_t blocks, void* scale,
+                                   cudaStream_t stream) {
+    return launch<__half>(x, count, partials, blocks, scale, stream);
 }
 
 // partials fp32 [count], none negative -> scale fp32 [] = largest / (448 * 6).
 extern "C" int h3_nvfp4_finish_scale(const void* partials, int64_t count, void* scale, cudaStream_t stream) {
-    finish<<<1, kBlocks, 0, stream>>>(static_cast<const float*>(partials), static_cast<int>(count),
+    finish<<<1, kFinishThreads, 0, stream>>>(static_cast<const float*>(partials), static_cast<int>(count),
                                       static_cast<float*>(scale));
     return cudaGetLastError();
 }
