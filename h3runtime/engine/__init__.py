@@ -18,6 +18,9 @@
     estimating            what a request would take: rows (sound_lengths), demand, work, memory; what would fit
     memory_estimate       what a request takes of memory beside the weights, by memory_formulas
     memory_budget         what there is of it, by the kind of device, and what the system keeps
+    planning              all of these for a machine that isn't at hand (machines, places, planned_set, planned_linear),
+                          asked of models that aren't loaded (unfilled)
+    model_files           the public files that a machine needs, and whether they are there
     faults                what a library's exception means for the job and for the process
     device, determinism   where it runs, and the numeric switches of the process
     self_test             known answers that its kernels are asked before that

@@ -86,11 +86,13 @@ def tile_room(device: torch.device) -> int:
     return min(ROOM, (free_bytes(device) + kept) // 2)
 
 
-def memory_facts(device: torch.device) -> dict[str, int]:
-    """What `/ready` shows: bytes available to the host, and the device's own total and free where it has its own."""
+def memory_facts(device: torch.device, reserve: int | None = None) -> dict[str, int]:
+    """What `/ready` shows: bytes available to the host, what the engine may have where it computes and what the system
+    keeps of that; of a GPU total and free as budgets have them, which of a shared memory is the kernel's word."""
+    budget = current_budget(device, reserve)
     facts = {"host_available_bytes": memory.available_bytes(), "host_resident_bytes": memory.resident_bytes()}
+    facts |= {"capacity_bytes": budget.capacity, "system_reserve_bytes": budget.reserve}
     if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        facts |= {"device_total_bytes": total, "device_free_bytes": free}
+        facts |= {"device_total_bytes": budget.total, "device_free_bytes": budget.free}
         facts["device_allocated_bytes"] = torch.cuda.memory_allocated(device)
     return facts

@@ -30,10 +30,11 @@ from h3runtime.settings import GIB
 
 DeviceKind = Literal["cpu", "discrete", "integrated"]
 RESERVE = 8 * GIB
-"""Of an integrated device's memory. A DGX Spark shows 119.7 GiB of its 128 GB; its system and its desktop take 3 to 6.4
-GiB before anything is started (leptonai/gpud #1170 shows 6.4), which MemAvailable leaves out already, and the reserve
-is for what comes later: other processes, page cache, and pages that the driver takes without telling. People who serve
-language models there keep 13 to 18 GiB (a utilisation of 0.85 to 0.9) and were well; hosts stood still near 0."""
+"""Of an integrated device's memory. A DGX Spark shows 119.7 GiB of its 128 GB, of which a public log has 6.4 in use
+(leptonai/gpud #1170). MemAvailable leaves these out already: the reserve is for what comes later, other processes, page
+cache that is read again at once, and pages that the driver takes without a group being charged. Ours is a choice and no
+measurement: no Spark was at hand. Who serves language models there with 0.85 to 0.87 of all there is keeps 15 to 18 GiB
+in all (MiaAI-Lab/DeepSeek-v4-Flash-DSpark-2x-DGX-Spark #5); 6.4 and 8 are 14."""
 RESERVE_SHARE = 8
 """At most an eighth of all there is: an integrated GPU may be far smaller."""
 

@@ -348,7 +348,7 @@ class ResidentEngine:
             attention=self.attentions.listing(self.attention.name, self.attention_why),
             linear=self._linears().choice(),
             startup=dict(self._startup),
-            memory=memory_facts(self.device) | self.models.host_facts(),
+            memory=memory_facts(self.device, self.settings.system_reserve_bytes) | self.models.host_facts(),
             warnings=(*self.models.warnings, *self._warnings(), *filter(None, [self._warm_up_fault])),
             # The first clip of a process pays for what the others find done, as the first job of a server does.
             warm_up=tuple(self._warmed[1:] or self._warmed),
