@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from h3runtime.cli.progress import ProgressBar
-from h3runtime.cli.report import print_result
+from h3runtime.cli.report import print_result, say
 from h3runtime.cli.stopping import Stopping
 from h3runtime.cli.synth import PARTITIONS
 from h3runtime.core import Progress
@@ -69,6 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
         files = files_for(machine.files, partitions)
         found = None if arguments.dir is None else _checked(files, arguments, settings)
         if arguments.env:
+            _tell_faults(found or ())
             print(environment(found or ()), end="", flush=True)
         else:
             planned = _planned(machine, partitions, settings)
@@ -77,6 +78,13 @@ def run(arguments: argparse.Namespace) -> int:
             else:
                 print(text(machine, files, found, planned), flush=True)
     return int(found is not None and not all(each.is_right for each in found))
+
+
+def _tell_faults(found: Sequence[Checked]) -> None:
+    """Beside lines that go into a file."""
+    for each in found:
+        for fault in each.faults:
+            say(f"{each.file.name}: {fault}")
 
 
 def _require_folder(arguments: argparse.Namespace) -> None:

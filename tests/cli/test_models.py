@@ -202,6 +202,10 @@ def test_lines_for_a_server_name_what_is_right(
     settings = resolve({}, tmp_path / "h3.env")
     assert settings.model_path == there / name_of("fl2va") and settings.tokenizer_path == there / "tokenizer"
     assert len(lines.splitlines()) == 5
+    (there / name_of("audio_vae")).unlink()
+    assert main(["models", "--dir", str(there), "--env", "--quiet"]) == 1
+    said = capsys.readouterr()
+    assert name_of("audio_vae") in said.err and "AUDIO" not in said.out
 
 
 def test_words_that_need_a_folder_say_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
