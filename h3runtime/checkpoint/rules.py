@@ -7,10 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING
 
 import torch
 
 from h3runtime.errors import Offence, SettingsError
+
+if TYPE_CHECKING:
+    from h3runtime.checkpoint.file import CheckpointFile
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,10 @@ class LoadRule:
 
     def switches(self, linear: str) -> bool:
         return any(fnmatchcase(linear, pattern) for pattern in self.switched)
+
+    def formats(self, file: CheckpointFile) -> frozenset[str]:
+        """How the layers of a file are stored that follow the choice; plain ones aren't among them."""
+        return frozenset(layer.marker.format for layer in file.layers.values() if self.switches(layer.name))
 
 
 TRANSFORMER = LoadRule(

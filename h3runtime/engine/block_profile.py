@@ -21,7 +21,8 @@ from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.select import choose_producers
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.backends.linear.select import choose_linear
+from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
+from h3runtime.backends.linear.select import NativeLinear, choose_linear, linear_backends, native_linear
 from h3runtime.checkpoint.load import load_module
 from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
 from h3runtime.core import PackedLayout
@@ -117,11 +118,13 @@ def _prepared(
     source: Path | TransformerSizes, settings: Settings, layout: PackedLayout, blocks: Sequence[int]
 ) -> Profiled:
     place = choose_device(settings.device)
-    linear, _ = choose_linear(settings.linear, place.device)
+    linears = linear_backends(Nvfp4Options.of(settings))
+    linear, _ = choose_linear(settings.linear, place.device, linears)
+    native = native_linear(settings.linear, place.device, linears)
     producers, _ = choose_producers(settings.fused, place.device)
     attentions = Attentions(place.device, AttentionOptions.of(settings))
     if isinstance(source, Path):
-        network, attention = _loaded(source, settings, linear, attentions, place.device)
+        network, attention, linear = _loaded(source, settings, linear, native, attentions, place.device)
     else:
         network, attention = _made(source, settings, linear, attentions, place.device, blocks)
     rotary = producers.rotary(*network.rope(layout.position_ids, network.dtype))
@@ -131,17 +134,24 @@ def _prepared(
 
 
 def _loaded(
-    path: Path, settings: Settings, linear: LinearBackend[Any], attentions: Attentions, device: torch.device
-) -> tuple[Dit, AttentionBackend]:
-    """What the settings choose is chosen before weights are read."""
+    path: Path,
+    settings: Settings,
+    linear: LinearBackend[Any],
+    native: NativeLinear,
+    attentions: Attentions,
+    device: torch.device,
+) -> tuple[Dit, AttentionBackend, LinearBackend[Any]]:
+    """What the settings choose is chosen before weights are read; the linear by how they are stored, as a server does."""
     part = components.transformer(path, settings, COMPUTE_DTYPE)
     with part.open() as file:
         network = part.on_meta(file)
         assert isinstance(network, Dit)
         attentions.fit({network.config.head_dim}, why_no_gates([network]))
         attention, _ = attentions.choose(settings.attention)
+        if native.backend is not None and native.serves([part.rule.formats(file)]):
+            linear = native.backend
         load_module(network, file, linear=linear, device=device, rule=part.rule)
-    return network.eval().requires_grad_(False), attention
+    return network.eval().requires_grad_(False), attention, linear
 
 
 def _made(

@@ -186,9 +186,7 @@ def _linear(
         return DequantLinear(), "the choice of a backend is the transformers' own"
     linear, why = choose_linear(settings.linear, device)
     native = native_linear(settings.linear, device)
-    formats = [frozenset(layer.marker.format for layer in file.layers.values() if part.rule.switches(layer.name))]
-    if native.serves(formats):
-        assert native.backend is not None
+    if native.backend is not None and native.serves([part.rule.formats(file)]):
         return native.backend, native.why
     if (spare := spare_linear(settings.linear)) is None:
         return linear, why

@@ -164,7 +164,7 @@ def _judged(part: Part, verification: OpenVerification, linears: Sequence[Linear
         if offences:
             raise checkpoint_error(part.path, offences)
         resident = {n.name: room.resident_bytes(module, file, part.rule, part.linear or n) for n in linears}
-        formats = frozenset(layer.marker.format for layer in file.layers.values() if part.rule.switches(layer.name))
+        formats = part.rule.formats(file)
         return Judged(part, file.size, module.config, resident, formats, _units(part, module, file))
 
 
