@@ -27,6 +27,9 @@ using std::min;
 struct uint4 {
     uint32_t x, y, z, w;
 };
+struct uint2 {
+    uint32_t x, y;
+};
 struct __nv_bfloat16 {
     uint16_t bits;
 };

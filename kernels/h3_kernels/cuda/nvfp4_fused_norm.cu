@@ -143,16 +143,15 @@ __global__ void __launch_bounds__(most_threads, kConverter && blocks > 3 ? 3 : b
                     if (there[k] && inside) found = with_largest(found, made[k]);
             }
             if constexpr (packs) {
-                Block8 packed[2];
-                pack8<2>(made, scale, rcp, packed);
+                uint32_t packed[2], by_two[1];
+                pack8<2>(made, scale, rcp, packed, by_two);
 #pragma unroll
-                for (int k = 0; k < 2; ++k) {
+                for (int k = 0; k < 2; ++k)
                     if (there[k] && inside)
-                        *reinterpret_cast<uint32_t*>(out.codes + ((row + k) * shape.columns + column) / 2) = packed[k].codes;
-                    if (lane % 2 == 0 && column / kBlock < scale_bytes)
-                        made_scales[(quarter * 2 + k) * scale_bytes + column / kBlock] =
-                            there[k] && inside ? packed[k].scale : 0;
-                }
+                        *reinterpret_cast<uint32_t*>(out.codes + ((row + k) * shape.columns + column) / 2) = packed[k];
+                if (column / kBlock < scale_bytes)
+                    made_scales[(quarter * 2 + lane % 2) * scale_bytes + column / kBlock] =
+                        there[lane % 2] && inside ? by_two[0] : 0;
             }
         }
         if (guesses || !packs) {

@@ -32,41 +32,51 @@ __device__ __forceinline__ uint4 read16_once(const void* from) {
     return out;
 }
 
-struct Block8 {
-    uint32_t scale;  // E4M3, the same in both lanes of a pair
-    uint32_t codes;
-};
-
-// What `pack8` does, for any values. Rarely run, so kept out of the loops.
-static __device__ __noinline__ Block8 pack8_with_special_values(uint4 row, float scale, float rcp) {
+// What `pack8` does for one row, for any values: the scale's code, eight codes. Rarely run, so kept out of the loops.
+static __device__ __noinline__ uint2 pack8_with_special_values(uint4 row, float scale, float rcp) {
     const uint32_t words[4] = {row.x, row.y, row.z, row.w};
     const BlockScale by = block_scale(larger_of_pair<BF16, false>(amax8<BF16, false>(words)), scale, rcp);
     return {by.code, codes8_by_midpoints<BF16>(row.x, row.y, row.z, row.w, by.encode)};
 }
 
-// Eight values a lane of `count` rows. All lanes of the warp call.
+// Eight values a lane of `count` rows, an even number. Of two rows' blocks, which lie in a pair of lanes, the even lane
+// makes the first one's scale and the odd lane the second one's: `scales[i]` is that of row 2i + lane % 2. All lanes of
+// the warp call.
 template <int count>
-__device__ __forceinline__ void pack8(const uint4 (&values)[count], float scale, float rcp, Block8 (&out)[count]) {
+__device__ __forceinline__ void pack8(const uint4 (&values)[count], float scale, float rcp, uint32_t (&codes)[count],
+                                      uint32_t (&scales)[count / 2]) {
+    constexpr bool hand_on = !kConverter;
+    const bool odd = threadIdx.x % 2;
     float encode[count];
     bool ordinary = true;  // no NaN, no Inf
 #pragma unroll
-    for (int i = 0; i < count; ++i) {
-        const uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
-        const float amax = larger_of_pair<BF16, !kConverter>(amax8<BF16, !kConverter>(words));
+    for (int i = 0; i < count; i += 2) {
+        const uint32_t first[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
+        const uint32_t second[4] = {values[i + 1].x, values[i + 1].y, values[i + 1].z, values[i + 1].w};
+        const uint32_t a = amax8<BF16, hand_on>(first), b = amax8<BF16, hand_on>(second);
+        const uint32_t mine = odd ? b : a, other = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1);
+        const uint32_t both = hand_on ? Pair<BF16>::max_nan(mine, other) : Pair<BF16>::max(mine, other);
+        const float amax = larger_half<BF16, hand_on>(both);
         const BlockScale by = block_scale(amax, scale, rcp);
-        out[i].scale = by.code;
-        encode[i] = by.encode;
+        const float others = __shfl_xor_sync(0xffffffffu, by.encode, 1);
+        scales[i / 2] = by.code;
+        encode[i] = odd ? others : by.encode;
+        encode[i + 1] = odd ? by.encode : others;
         ordinary = ordinary && amax <= kLargestFloat && by.encode >= 0.0f;
     }
     if (kConverter || __all_sync(0xffffffffu, ordinary)) {
 #pragma unroll
         for (int i = 0; i < count; ++i) {
             const uint32_t words[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
-            out[i].codes = codes8_ordinary<BF16>(words, encode[i]);
+            codes[i] = codes8_ordinary<BF16>(words, encode[i]);
         }
     } else {
 #pragma unroll
-        for (int i = 0; i < count; ++i) out[i] = pack8_with_special_values(values[i], scale, rcp);
+        for (int i = 0; i < count; ++i) {
+            const uint2 found = pack8_with_special_values(values[i], scale, rcp);
+            if (i % 2 == odd) scales[i / 2] = found.x;
+            codes[i] = found.y;
+        }
     }
 }
 
@@ -150,7 +160,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     for (int done = warp; done < kTileRows; done += kTileWarps * rows_at_once) {
         typename Source::Loaded loaded[rows_at_once];
         uint4 made[rows_at_once];
-        Block8 packed[rows_at_once];
+        uint32_t packed[rows_at_once], by_two[rows_at_once / 2];
 #pragma unroll
         for (int i = 0; i < rows_at_once; ++i) {
             loaded[i] = {};
@@ -173,12 +183,12 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
             scale = __fmul_rn(__uint_as_float(most), kTop);
             rcp = reciprocal(scale);
         }
-        pack8<rows_at_once>(made, scale, rcp, packed);
+        pack8<rows_at_once>(made, scale, rcp, packed, by_two);
 #pragma unroll
         for (int i = 0; i < rows_at_once; ++i) {
-            const int row = done + i * kTileWarps;
-            if (lane % 2 == 0) tile[row % 32 * 16 + row / 32 * 4] = row < here ? packed[i].scale : 0;
-            if (row < here) *reinterpret_cast<uint32_t*>(into + row * (shape.columns / 2)) = packed[i].codes;
+            const int row = done + i * kTileWarps, own = row + lane % 2 * kTileWarps;
+            if (i % 2 == 0) tile[own % 32 * 16 + own / 32 * 4] = own < here ? by_two[i / 2] : 0;
+            if (row < here) *reinterpret_cast<uint32_t*>(into + row * (shape.columns / 2)) = packed[i];
         }
     }
 
