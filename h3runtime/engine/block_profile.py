@@ -141,7 +141,7 @@ def _loaded(
     attentions: Attentions,
     device: torch.device,
 ) -> tuple[Dit, AttentionBackend, LinearBackend[Any]]:
-    """What the settings choose is chosen before weights are read; the linear by how they are stored, as a server does."""
+    """What the settings choose is chosen before weights are read; the linear by how they are stored, as by a server."""
     part = components.transformer(path, settings, COMPUTE_DTYPE)
     with part.open() as file:
         network = part.on_meta(file)
