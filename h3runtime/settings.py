@@ -375,7 +375,7 @@ class Settings(BaseSettings):
     )
     nvfp4_modulate_fusion: bool = Field(
         False,
-        description="Let one kernel norm, modulate and pack what an NVFP4 product reads, the same bytes in fewer passes.",
+        description="Let one kernel norm, modulate and pack what an NVFP4 product reads: fewer passes, the same bytes.",
     )
     nvfp4_swiglu_fusion: bool = Field(
         False, description="Let one kernel make the MLP's SwiGLU and pack it for an NVFP4 product, the same bytes."

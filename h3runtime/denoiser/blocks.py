@@ -29,6 +29,7 @@ from h3runtime.backends.fused.definition import DEFINITION
 from h3runtime.backends.linear.adapted import AdaptedLinear
 from h3runtime.backends.linear.fp8 import reads_codes, stored_scale
 from h3runtime.backends.linear.nvfp4_base import nvfp4_form
+from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form
 from h3runtime.core import PackedLayout
 from h3runtime.denoiser.config import BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.modulation import AdaLn
@@ -119,6 +120,10 @@ class Attention(nn.Module):
         projected: torch.Tensor = self.out_proj(read_by(self.out_proj, out[0].flatten(1), call.producers))
         return projected
 
+    def wished(self, producers: Producers) -> Form | None:
+        """Of x: none where others than the projection read it."""
+        return None if self.gated else wished(self.qkv_proj, producers, MODULATED)
+
     @property
     def gated(self) -> bool:
         """Whether `to_gate_compress` is there and was loaded."""
@@ -158,6 +163,10 @@ class Mlp(nn.Module):
             piece.copy_(self._rows(piece, producers))
         return x
 
+    def wished(self, producers: Producers) -> Form | None:
+        """Of x: none where it is read in chunks."""
+        return wished(self.fc1, producers, MODULATED) if self.chunks == 1 else None
+
     def _rows(self, x: Activation, producers: Producers) -> torch.Tensor:
         codes = wished(self.fc2, producers, GATED)
         # Not named: gate and value are gone once their product is there in codes.
@@ -181,11 +190,20 @@ class Block(nn.Module):
         """h [S, hidden], updated in place and returned; table [M*3, 6*hidden] in h's dtype, read by `rows`."""
         shift1, scale1, gate1, shift2, scale2, gate2 = table.chunk(BLOCK_VECTORS, dim=-1)
         made = call.producers
-        codes = None if self.attn.gated else wished(self.attn.qkv_proj, made, MODULATED)
+        codes = self.attn.wished(made)
         x = made.norm_modulate(h, self.norm1.held, shift1, scale1, rows, codes=codes)
         y = self.attn(x, call)
-        codes = wished(self.mlp.fc1, made, MODULATED) if self.mlp.chunks == 1 else None
+        codes = self.mlp.wished(made)
         x = made.add_gated_norm_modulate(h, y, gate1, self.norm2.held, shift2, scale2, rows, codes=codes)
         # The MLP is where a block is widest.
         del y
         return made.add_gated_(h, self.mlp(x, made), gate2, rows)
+
+    def packed_for(self, producers: Producers) -> tuple[str, ...]:
+        """The linears (`attn.qkv_proj`, ...) that `producers` hand NVFP4."""
+        forms = {
+            "attn.qkv_proj": self.attn.wished(producers),
+            "mlp.fc1": self.mlp.wished(producers),
+            "mlp.fc2": wished(self.mlp.fc2, producers, GATED),
+        }
+        return tuple(place for place, form in forms.items() if isinstance(form, Nvfp4Form))

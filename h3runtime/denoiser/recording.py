@@ -23,7 +23,8 @@ from h3runtime.backends.attention.base import AttentionBackend
 from h3runtime.backends.fused.base import Rotary
 from h3runtime.backends.linear.adapted import AdaptedLinear
 from h3runtime.backends.linear.base import BackendLinear
-from h3runtime.backends.linear.fc2_schedule import Calls, Fc2Schedule, schedule_of
+from h3runtime.backends.linear.fc2_schedule import schedule_of
+from h3runtime.backends.linear.nvfp4_base import packings_of
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit, Prepared
 from h3runtime.denoiser.plan import Tables
@@ -107,7 +108,7 @@ class Recording:
     """A forward of `dit` with the shapes of all that is given, attention by `attention` alone.
 
     RuntimeError where it can't be recorded, ValueError where what was recorded isn't what the network computes. bytes:
-    of its pool and its inputs. What a known schedule counts of a forward is counted of each replay for a step.
+    of its pool and its inputs. What a forward's products count is counted of each replay for a step.
     """
 
     def __init__(
@@ -130,8 +131,8 @@ class Recording:
             modulation=self._tables,
             attention=attention,
         )
-        self._schedule = schedule_of(dit)
-        self._calls = Calls()
+        self._counts = counts_of(dit)
+        self._calls: list[Any] = []
         forward = partial(dit, self._prepared, self._video, self._audio, sigma)
         self._graph = graph(partial(self._counted, forward), video.device)
         self._held = dit.producers.held_for(clock.rows, video.new_empty(prepared.layout.rows, 0))
@@ -149,20 +150,18 @@ class Recording:
         self._video.copy_(video)
         self._audio.copy_(audio)
         self.replay()
-        if self._schedule is not None:
-            self._schedule.calls.add(self._calls)
+        for count, calls in zip(self._counts, self._calls, strict=True):
+            count.add(calls)
         first, second = self._graph.results
         return first.clone(), second.clone()
 
     def _counted(self, forward: Callable[[], Results]) -> Results:
         """Calls that only a recording makes aren't a run's; what they come to of one forward is kept."""
-        schedule: Fc2Schedule | None = self._schedule
-        if schedule is None:
-            return forward()
-        before = schedule.calls.look()
+        before = [count.look() for count in self._counts]
         made = forward()
-        self._calls = schedule.calls.since(before)
-        schedule.calls.dispatches, schedule.calls.fallbacks = before.dispatches, before.fallbacks
+        self._calls = [count.since(then) for count, then in zip(self._counts, before, strict=True)]
+        for count, then in zip(self._counts, before, strict=True):
+            count.put_back(then)
         return made
 
     def replay(self) -> None:
@@ -185,6 +184,12 @@ class Recording:
     def _inputs(self) -> tuple[torch.Tensor, ...]:
         own = self._prepared
         return (self._video, self._audio, own.prefix, *_parts(own.rotary), *self._tables.blocks, self._tables.final)
+
+
+def counts_of(dit: nn.Module) -> list[Any]:
+    """What is counted of `dit`'s products (`fc2_schedule.Calls`, `nvfp4_packing.Packings`)."""
+    schedule = schedule_of(dit)
+    return [*([] if schedule is None else [schedule.calls]), *packings_of(dit)]
 
 
 def pool_bytes(config: DitConfig, rows: int, dtype: torch.dtype) -> int:

@@ -18,7 +18,11 @@
     linear             {backend, layers, left_to_dequant, weight_errors}: of the layers that follow the choice, why some
                        were left to the definition, and what encoding anew cost a layer's weight, relative L2; with
                        H3_NVFP4_FC2_LT_SPLITK1 also fc2_schedule, {dispatches, fallbacks}: products of an FC2 that its
-                       known schedule ran, and those that it left, with the reason, both passes' together
+                       known schedule ran, and those that it left, with the reason, both passes' together; and where a
+                       layer multiplies NVFP4 activations, {packed, came_packed}: how many were packed for a product,
+                       by who did it, and how many a producer had packed, those of replayed steps among them
+    fused              {family, packed}: who made what lies between the products, and by linear, of how many blocks it
+                       handed it NVFP4
     cuda_graphs        of recorded steps, since the engine began: mode, recordings and bytes held now, replays, fault,
                        why none is recorded any more, and `judged`: of each shape that was tried, by its packed rows,
                        eager_ms, a forward by the host, of that host_ms until all was launched, recorded_ms,

@@ -17,7 +17,7 @@ from torch import nn
 from h3runtime.backends.cnn.select import steps_named
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
-from h3runtime.backends.linear.select import NO_NATIVE, NativeLinear, choose_vae_linear
+from h3runtime.backends.linear.select import NO_NATIVE, NativeLinear, choose_vae_linear, require_packer
 from h3runtime.backends.vit.select import choose_steps
 from h3runtime.checkpoint.families import adaln_form
 from h3runtime.checkpoint.file import CheckpointFile
@@ -242,11 +242,12 @@ class Loader:
         return tuple(each for each in (self.linear, self.spare, self.native.backend) if each is not None)
 
     def _choose_form(self, judged: Sequence[Judged], compute_dtype: torch.dtype) -> None:
-        """BackendUnavailable for a backend that has nothing to do; the native one where every transformer is stored for
-        it, the spare one if memory is short."""
+        """BackendUnavailable for a backend that has nothing to do or whose input nobody can pack; the native one where
+        every transformer is stored for it, the spare one if memory is short."""
         require_format(self.linear, judged)
         if self.native.serves(formats := stored_formats(judged)):
             assert self.native.backend is not None
+            require_packer(self.native.backend, self.device)
             self.linear, self.spare, self.why_form = self.native.backend, None, self.native.why
             return
         self.passed = self.native.why_passed(formats)

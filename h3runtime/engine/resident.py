@@ -69,6 +69,7 @@ from h3runtime.engine.gates import why_no_gates
 from h3runtime.engine.heap import map_large_blocks, trim
 from h3runtime.engine.load import Loader, Models, OnComponent, checkpoint_name
 from h3runtime.engine.memory_budget import kind_of
+from h3runtime.engine.nvfp4_path import idle, looked, packed_since, told_packer, told_producers
 from h3runtime.engine.paths import ALL_PARTITIONS, ModelPaths, model_paths
 from h3runtime.engine.preview import ColourMap
 from h3runtime.engine.refine import Refiner, parts_of
@@ -141,9 +142,10 @@ class ResidentEngine:
         self.attentions = Attentions(self.device, AttentionOptions.of(settings))
         self.attention, self.attention_why = self.attentions.resolve(settings.attention)
         self.linear: LinearBackend[Any]
-        self.linears = linear_backends(Nvfp4Options.of(settings))
+        self.nvfp4 = Nvfp4Options.of(settings)
+        self.linears = linear_backends(self.nvfp4)
         self.linear, self.linear_why = choose_linear(settings.linear, self.device, self.linears)
-        self.producers, self.producers_why = choose_producers(settings.fused, self.device)
+        self.producers, self.producers_why = choose_producers(settings.fused, self.device, options=self.nvfp4)
         self.tool: FFmpeg = find_ffmpeg()
         self._ffmpeg_loglevel, self._on_ffmpeg_line = ffmpeg_loglevel, on_ffmpeg_line
         self._profile_memory, self._on_component = profile_memory, on_component
@@ -319,7 +321,7 @@ class ResidentEngine:
         target = self._target(spec)
         refined: Refined | None = None
         schedule = schedule_of(samplers[0].network)
-        before = None if schedule is None else schedule.calls.look()
+        before, packings = None if schedule is None else schedule.calls.look(), looked(samplers[0].network)
         # ffmpeg starts now, and not when somebody waits for it: it takes as long as two steps of a small clip.
         with clip_writer(target, sampled_shape(given[-1].layout), self.tool, run) as writer:
             latents = samplers[0].sample(first, given[0], run, diagnosis, part=parts[0])
@@ -333,7 +335,9 @@ class ResidentEngine:
         estimated = partial(self.estimator.memory, spec, [rows_of(each.layout) for each in given])
         diagnostics = diagnosis.report(latents, given[0].layout, given[0].conditions.inputs, run.peaks, estimated)
         if diagnostics is not None:
-            diagnostics["linear"] = told_layers(samplers[0].network) | told_since(schedule, before)
+            products = told_since(schedule, before) | packed_since(packings)
+            diagnostics["linear"] = told_layers(samplers[0].network) | products
+            diagnostics["fused"] = told_producers(samplers[0].network)
             diagnostics["cuda_graphs"] = self.recordings.told()
         clip = self._clip(spec, decoded, samplers[0].attention.name, extras.latents, diagnostics)
         skipped = len(run.skipped)
@@ -353,7 +357,9 @@ class ResidentEngine:
             # The first clip of a process pays for what the others find done, as the first job of a server does.
             warm_up=tuple(self._warmed[1:] or self._warmed),
             adapters=self.adapters.facts,
-            fused=producers_choice(self.producers, self.producers_why, self.device, failed_of(self.self_test, "fused")),
+            fused=producers_choice(
+                self.producers, self.producers_why, self.device, failed_of(self.self_test, "fused"), self.nvfp4
+            ),
             vae_fused=steps_choice(*self._vae_steps, self.device, failed_of(self.self_test, "vae_fused")),
             vae_linear=vae_linear_choice(*self._vae_linear, self.device),
             upscaler=self.upscaler.facts,
@@ -381,7 +387,8 @@ class ResidentEngine:
     def _linears(self) -> LoadedLinears:
         networks = self.models.transformers.values()
         failed = failed_linears(self.self_test, self.linears)
-        return LoadedLinears(self.linear, self.linear_why, self.linears, networks, self.device, failed)
+        why = "; ".join(filter(None, [self.linear_why, told_packer(self.linear)]))
+        return LoadedLinears(self.linear, why, self.linears, networks, self.device, failed)
 
     def _target(self, spec: GenerateSpec) -> ClipTarget:
         return ClipTarget(
@@ -452,6 +459,7 @@ class ResidentEngine:
             ]
             found += self.upscaler.facts.warnings if self.upscaler.facts is not None else ()
             found += warnings_of(self.self_test)
+            found += idle(tuple(self.models.transformers.values()), self.producers, self.nvfp4.scale_backend)
             schedule = schedule_in(self.linears)
             if schedule is not None and schedule.why_not is not None:
                 found.append(f"{SETTING} has nothing to do: {schedule.why_not}")
@@ -493,7 +501,7 @@ class ResidentEngine:
         failed = failed_linears(found, loaded.candidates)
         self.linear, self.linear_why = next_linear(loaded, self.linear_why, asked, failed)
         if failed := failed_of(found, "fused"):
-            self.producers, self.producers_why = choose_producers(self.settings.fused, self.device, failed)
+            self.producers, self.producers_why = choose_producers(self.settings.fused, self.device, failed, self.nvfp4)
         if failed := failed_of(found, "vae_fused"):
             self._vae_steps = steps, _ = choose_steps(self.settings.vae_fused, self.device, failed)
             self.models.vaes.video.take_steps(steps, steps_named(steps.name))

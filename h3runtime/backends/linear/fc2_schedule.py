@@ -96,6 +96,9 @@ class Calls:
         self.dispatches += more.dispatches
         self.fallbacks += more.fallbacks
 
+    def put_back(self, before: Calls) -> None:
+        self.dispatches, self.fallbacks = before.dispatches, Counter(before.fallbacks)
+
     def told(self) -> dict[str, Any]:
         """As diagnostics have it."""
         return {

@@ -19,7 +19,14 @@ from torch import nn
 from h3runtime.backends.linear.base import BackendLinear, CallBytes
 from h3runtime.backends.linear.dequant import DequantLinear, scaled
 from h3runtime.backends.linear.facts import LinearFacts
-from h3runtime.backends.linear.nvfp4_packing import Nvfp4Form, ScaleBackend, packed, why_no_packer
+from h3runtime.backends.linear.nvfp4_packing import (
+    Nvfp4Form,
+    Packings,
+    ScaleBackend,
+    has_packer,
+    packed,
+    why_no_packer,
+)
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.slices import round_up
 from h3runtime.quant.stored import Nvfp4Weight
@@ -27,6 +34,8 @@ from h3runtime.settings import variable
 
 FORMAT = "nvfp4"
 SCALE_SETTING = "nvfp4_scale_backend"
+DEFINITION = "definition"
+"""Who packs where no kernel does: `quant.nvfp4`."""
 WIDTH_MULTIPLE, OUT_MULTIPLE = 32, 8
 """Of K and N (checkpoint-formats §3)."""
 
@@ -40,6 +49,7 @@ class Nvfp4LinearBase(DequantLinear):
 
     def __init__(self, scale_backend: ScaleBackend = "kitchen") -> None:
         self.scale_backend: ScaleBackend = scale_backend
+        self.packings = Packings()
 
     def why_unpacked(self, facts: LinearFacts) -> str | None:
         """Why who is to pack can't on a CUDA device of these facts, with the setting that names it."""
@@ -64,16 +74,29 @@ class Nvfp4LinearBase(DequantLinear):
     def apply(self, x: torch.Tensor | Nvfp4Rows, resident: Any) -> torch.Tensor:
         """As `base` says; or, where `nvfp4_form` says so, x that a producer has packed."""
         if isinstance(x, Nvfp4Rows):
+            self.packings.came += 1
             return biased(self.product(x, resident), resident)
         if self.why_unfit(resident) is not None:
             return super().apply(x, resident)
-        rows = scaled(x, resident).reshape(-1, x.shape[-1]).contiguous()
-        y = self.product(packed(rows, resident.input_scale, self.scale_backend), resident)
+        y = self.product(self._packed(scaled(x, resident), resident.input_scale), resident)
         return biased(y, resident).reshape(*x.shape[:-1], resident.shape[0])
+
+    def _packed(self, x: torch.Tensor, stored_scale: torch.Tensor | None) -> Nvfp4Rows:
+        """x [..., K] of any strides; a copy of it is gone once it is packed."""
+        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        self.packings.by[self.scale_backend if has_packer(rows, self.scale_backend) else DEFINITION] += 1
+        return packed(rows, stored_scale, self.scale_backend)
 
     def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
         """-> [M, N] in `rows.dtype`, without the bias and without rows or columns of padding."""
         raise NotImplementedError
+
+
+def packings_of(model: nn.Module) -> list[Packings]:
+    """What the backends counted that multiply `model`'s layers now, each once."""
+    layers = (part for part in model.modules() if isinstance(part, BackendLinear) and part.switched)
+    found = {id(b): b.packings for layer in layers if isinstance(b := layer.backend, Nvfp4LinearBase)}
+    return list(found.values())
 
 
 def nvfp4_form(linear: nn.Module) -> Nvfp4Form | None:

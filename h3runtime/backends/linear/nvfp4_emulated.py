@@ -20,7 +20,7 @@ import torch
 from h3runtime.backends.linear.base import CallBytes
 from h3runtime.backends.linear.dequant import DequantLinear, scaled
 from h3runtime.backends.linear.facts import LinearFacts, linear_facts
-from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase, biased
+from h3runtime.backends.linear.nvfp4_base import DEFINITION, Nvfp4LinearBase, biased
 from h3runtime.backends.linear.nvfp4_packing import found_scale, has_packer
 from h3runtime.quant import nvfp4
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
@@ -60,9 +60,10 @@ class Nvfp4EmulatedLinear(Nvfp4LinearBase):
     def apply(self, x: torch.Tensor | Nvfp4Rows, resident: Any) -> torch.Tensor:
         if isinstance(x, Nvfp4Rows) or self.why_unfit(resident) is not None:
             return super().apply(x, resident)
-        rows = scaled(x, resident).reshape(-1, x.shape[-1]).contiguous()
+        rows = scaled(x, resident).reshape(-1, x.shape[-1])
         if has_packer(rows, self.scale_backend):
             return super().apply(x, resident)
+        self.packings.by[DEFINITION] += 1
         return biased(definition(rows, resident), resident).view(*x.shape[:-1], -1)
 
     def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:

@@ -11,7 +11,8 @@ the linears of NVFP4 weights, and by whoever asks why a packer can't be had.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 import torch
@@ -27,6 +28,29 @@ PACKED: Final = (torch.bfloat16, torch.float16)
 """What kernels pack."""
 SMALLEST_SCALE: Final = 1e-30
 """Of an activation of zeros, whose own scale would make a packer divide 0 by 0."""
+
+
+@dataclass(slots=True)
+class Packings:
+    """How often activations were packed for a product since the start. by: who packed them, `kitchen` and its like;
+    `definition`, where no kernel did. came: packed by a producer."""
+
+    by: Counter[str] = field(default_factory=Counter)
+    came: int = 0
+
+    def look(self) -> Packings:
+        return Packings(Counter(self.by), self.came)
+
+    def since(self, before: Packings) -> Packings:
+        return Packings(self.by - before.by, self.came - before.came)
+
+    def add(self, more: Packings) -> None:
+        """What a recorded forward packs without the host."""
+        self.by += more.by
+        self.came += more.came
+
+    def put_back(self, before: Packings) -> None:
+        self.by, self.came = Counter(before.by), before.came
 
 
 @dataclass(frozen=True, slots=True)
