@@ -36,7 +36,8 @@ from h3_kernels import cublaslt_api as api
 from h3_kernels.cublaslt_api import Algorithm, CublasLtError, CublasLtNotSupported, Heuristic, Library
 
 WORKSPACE_BYTES: Final = 32 << 20
-"""Held on each device. comfy-kitchen offers as much, so the heuristic answers both alike."""
+"""Held on each device from the first plan on that takes one. comfy-kitchen offers as much, so the heuristic answers
+both alike."""
 CANDIDATES: Final = 8
 """That the heuristic is asked for; all but the first are for where that one is to be avoided."""
 PLANS: Final = 256
@@ -266,11 +267,16 @@ class CublasLt:
         self.device, self.library, self.avoided = device, found, avoided
         self.handle = c_void_p()
         self._plans: OrderedDict[tuple[Product, Schedule | None], Plan] = OrderedDict()
-        self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+        self._workspace: torch.Tensor | None = None
         self._zero = torch.zeros(4, device=device)
-        self.workspace_address, self.zero_address = self._workspace.data_ptr(), self._zero.data_ptr()
+        self.zero_address = self._zero.data_ptr()
         with _current(device):
             found.call("cublasLtCreate", byref(self.handle))
+
+    @property
+    def workspace_address(self) -> int | None:
+        """None until a plan takes one."""
+        return None if self._workspace is None else self._workspace.data_ptr()
 
     def plan(self, product: Product, schedule: Schedule | None = None) -> Plan:
         """The one that there is, or one made now; see `Plan` for what it raises."""
@@ -279,6 +285,8 @@ class CublasLt:
         if found is None:
             with _current(self.device):
                 found = self._plans[key] = Plan(self, product, schedule)
+            if found.workspace and self._workspace is None:
+                self._workspace = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=self.device)
             if len(self._plans) > PLANS:
                 self._plans.popitem(last=False)[1].close()
         else:

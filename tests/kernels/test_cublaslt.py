@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -97,8 +98,12 @@ def test_what_was_made_is_given_back(fake: Played) -> None:
 
 
 def test_the_heuristic_s_workspace_is_what_a_product_gets(lt: CublasLt) -> None:
+    with pytest.raises(ScheduleUnfit):
+        lt.plan(SMALL, replace(WANTED, algorithm=3))
+    lt.plan(SMALL, WANTED)
+    assert lt.workspace_address is None
     assert lt.plan(SMALL).chosen == Schedule(66, 20, 36, 1, 4096)
-    assert lt.plan(SMALL).workspace == 4096
+    assert lt.plan(SMALL).workspace == 4096 and lt.workspace_address is not None
 
 
 def test_algorithms_that_may_be_wrong_are_passed_over(fake: Played) -> None:

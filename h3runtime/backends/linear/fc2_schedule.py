@@ -223,9 +223,10 @@ class ScheduledLinear(Nvfp4LinearBase):
         return "; ".join(filter(None, [self.proof, ready]))
 
     def prepare(self, stored: StoredWeight, device: torch.device) -> Any:
-        if self.fc2 is not None and self.why_unfit(stored) is None:
-            self.fc2.prepare(stored, device)
-        return super().prepare(stored, device)
+        there = super().prepare(stored, device)
+        if self.fc2 is not None and self.why_unfit(there) is None:
+            self.fc2.prepare(there, there.codes.device)
+        return there
 
     def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
         if self.fc2 is not None and (made := self.fc2.product(rows, weight)) is not None:

@@ -35,7 +35,7 @@ class Nvfp4LtLinear(ScheduledLinear):
         return facts.why_older_than(SMALLEST_CAPABILITY) or facts.why_no_fp4_cublaslt()
 
     def prepare(self, stored: StoredWeight, device: torch.device) -> Any:
-        """The handle and the workspace too, at the first layer."""
+        """The handle too, at the first layer."""
         from h3_kernels import cublaslt
 
         there = super().prepare(stored, device)
