@@ -33,7 +33,15 @@ class Inside(Protocol):
     root: Path
     environment: dict[str, str]
 
-    def run(self, name: str, command: list[str], folder: Path, environment: Mapping[str, str] | None = None) -> str: ...
+    def run(
+        self,
+        name: str,
+        command: list[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        outside: bool = False,
+    ) -> str: ...
 
     def inside(self, text: str) -> str: ...
 
@@ -59,8 +67,14 @@ class Line:
     @property
     def command_inside(self) -> str | None:
         """What it runs in the image's shell."""
-        found = re.search(r" run .*?\bshell -c (.+)$", self.text)
-        return found[1] if self.is_compose and found is not None else None
+        words = self.words
+        return words[words.index("-c") + 1] if self.is_compose and "run" in words and "-c" in words else None
+
+    @property
+    def writes(self) -> str | None:
+        """The file that its output goes to."""
+        words = self.words
+        return words[words.index(">") + 1] if ">" in words else None
 
     @property
     def starts_a_server(self) -> bool:
@@ -72,15 +86,18 @@ class Line:
         name = f"readme: {self.text[:60]}"
         if self.text.startswith("git clone "):
             cloned = re.sub(r"^git clone \S+", f"git clone -q {shlex.quote(str(ROOT))}", self.text)
-            return work.run(name, ["bash", "-euc", cloned], there)
+            return work.run(name, ["bash", "-euc", cloned], there, outside=True)
         if (command := self.command_inside) is not None:
             allowed = " || test $? -eq 1" if LISTING in command else ""
-            return work.run(name, ["bash", "-euc", work.inside(f"bash -c {command}") + allowed], clone)
+            said = work.run(name, ["bash", "-euc", work.inside(command) + allowed], clone)
+            if self.writes is not None:
+                (clone / self.writes).write_text(f"{said}\n" if said else "")
+            return said
         if self.starts_a_server:
             start({key: work.inside(value) for key, value in settings_of(clone).items()})
             return "healthy"
         here = self.text.replace(f"localhost:{PORT}", f"localhost:{work.environment['H3_PORT']}")
-        return work.run(name, ["bash", "-euc", here], clone)
+        return work.run(name, ["bash", "-euc", here], clone, outside=True)
 
 
 def lines_of(heading: str) -> list[Line]:

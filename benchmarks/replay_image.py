@@ -68,10 +68,19 @@ class Replay:
     prefix: list[str] = field(default_factory=list)
     told: dict[str, Any] = field(default_factory=lambda: {"seconds": {}, "stand_ins": _stand_ins()})
 
-    def run(self, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str] | None = None) -> str:
+    def run(
+        self,
+        name: str,
+        command: Sequence[str],
+        folder: Path,
+        environment: Mapping[str, str] | None = None,
+        *,
+        outside: bool = False,
+    ) -> str:
+        """What it printed. outside: by who operates the image, and not in it."""
         began = time.monotonic()
         every = self.environment | dict(environment or {})
-        whole = [*self.prefix, *command]
+        whole = [*([] if outside else self.prefix), *command]
         found = subprocess.run(whole, cwd=folder, env=every, capture_output=True, text=True, check=False)
         self.told["seconds"][name] = round(time.monotonic() - began, 1)
         if found.returncode != 0:
