@@ -118,10 +118,11 @@ def _prepared(
     source: Path | TransformerSizes, settings: Settings, layout: PackedLayout, blocks: Sequence[int]
 ) -> Profiled:
     place = choose_device(settings.device)
-    linears = linear_backends(Nvfp4Options.of(settings))
+    options = Nvfp4Options.of(settings)
+    linears = linear_backends(options)
     linear, _ = choose_linear(settings.linear, place.device, linears)
     native = native_linear(settings.linear, place.device, linears)
-    producers, _ = choose_producers(settings.fused, place.device)
+    producers, _ = choose_producers(settings.fused, place.device, options=options)
     attentions = Attentions(place.device, AttentionOptions.of(settings))
     if isinstance(source, Path):
         network, attention, linear = _loaded(source, settings, linear, native, attentions, place.device)

@@ -19,7 +19,8 @@ from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
-from h3runtime.backends.linear.select import choose_linear, native_linear, spare_linear
+from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
+from h3runtime.backends.linear.select import choose_linear, linear_backends, native_linear, spare_linear
 from h3runtime.checkpoint.families import Component, component_of
 from h3runtime.checkpoint.file import CheckpointFile, common_prefix
 from h3runtime.checkpoint.hashing import remembered, sha256_of
@@ -184,8 +185,9 @@ def _linear(
     """Which backend that file would be loaded for, were there nothing beside it."""
     if part.component != "transformer":
         return DequantLinear(), "the choice of a backend is the transformers' own"
-    linear, why = choose_linear(settings.linear, device)
-    native = native_linear(settings.linear, device)
+    linears = linear_backends(Nvfp4Options.of(settings))
+    linear, why = choose_linear(settings.linear, device, linears)
+    native = native_linear(settings.linear, device, linears)
     if native.backend is not None and native.serves([part.rule.formats(file)]):
         return native.backend, native.why
     if (spare := spare_linear(settings.linear)) is None:

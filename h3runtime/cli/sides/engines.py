@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from h3runtime.backends.linear.adapted import adapted
 from h3runtime.backends.linear.base import LinearBackend
-from h3runtime.backends.linear.select import choose_linear, linear_backends
+from h3runtime.backends.linear.select import choose_linear
 from h3runtime.backends.linear.switching import LoadedLinears, use
 from h3runtime.cli.generation.judging import judge_with_engine, settled
 from h3runtime.cli.sides.asked import Half
@@ -104,9 +104,7 @@ def in_place(network: Dit, linear: LinearBackend[Any], taken: Taken) -> Iterator
 def linear_of(engine: ResidentEngine, spec: GenerateSpec) -> LinearBackend[Any]:
     """What multiplies for `spec` on its engine."""
     networks = engine.models.transformers.values()
-    return LoadedLinears(engine.linear, engine.linear_why, linear_backends(), networks, engine.device).named(
-        spec.linear
-    )
+    return LoadedLinears(engine.linear, engine.linear_why, engine.linears, networks, engine.device).named(spec.linear)
 
 
 def _attentions(half: Half) -> list[str]:
@@ -134,4 +132,4 @@ def _shared(half: Half, engine: ResidentEngine) -> str | None:
     """The linear backend of a side that names none, on an engine that was loaded for the other side's."""
     if half.settings.linear == engine.settings.linear:
         return None
-    return choose_linear(half.settings.linear, engine.device)[0].name
+    return choose_linear(half.settings.linear, engine.device, engine.linears)[0].name
