@@ -38,7 +38,6 @@ from h3runtime.denoiser.timeline import RowMap
 from h3runtime.engine import determinism
 from h3runtime.engine.device import choose_device
 from h3runtime.errors import H3Error
-from h3runtime.quant.row_codes import RowCodes
 
 CANONICAL_ROWS: Final = 37_810
 """`t2va-1344x768-124f` (performance.md)."""
@@ -179,7 +178,7 @@ def _swiglu(family: Producers, given: Inputs, *, codes: Form | None = None) -> t
 
 
 def _bits(made: Activation) -> torch.Tensor:
-    return made.codes if isinstance(made, RowCodes) else made
+    return made if isinstance(made, torch.Tensor) else made.codes
 
 
 def _add_gated(family: Producers, given: Inputs) -> torch.Tensor:
