@@ -98,4 +98,5 @@ class Enabled:
             "sizes": [config.hidden, config.ffn, config.heads, config.head_dim, config.rope_freqs],
             "weights": [part.sha256 for part in self.models.facts],
             "options": {"vae_dtype": str(self.models.vaes.video.dtype)} | dict(self.options),
+            "cublaslt": linear_facts(self.device).cublaslt,
         }
