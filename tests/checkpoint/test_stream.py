@@ -19,7 +19,7 @@ from h3runtime.checkpoint import blocks
 from h3runtime.checkpoint.blocks import Block, plan
 from h3runtime.checkpoint.entries import Span, StoredTensor
 from h3runtime.checkpoint.file import CheckpointFile
-from h3runtime.checkpoint.stream import Reading, stream
+from h3runtime.checkpoint.stream import Reading, stream, stream_groups
 from h3runtime.checkpoint.tensor_file import TensorFile
 from h3runtime.errors import CheckpointError
 from tests.checkpoint.conftest import Write
@@ -71,6 +71,18 @@ def test_tensors_are_those_of_the_file_in_its_order(write: Write) -> None:
     for name, tensor in out:
         assert (tensor.dtype, tensor.shape) == (stored[name].dtype, stored[name].shape)
         assert torch.equal(bits(tensor), bits(stored[name])), name
+
+
+@pytest.mark.usefixtures("any_blocks")
+def test_groups_come_in_the_order_that_is_asked_for(write: Write) -> None:
+    stored = tensors(40)
+    groups = [["c", "scalar"], ["a"], ["b", "empty"]]
+    with CheckpointFile(write(stored)) as file:
+        out = list(stream_groups(file, groups, CPU))
+    assert [name for name, _ in out][:1] == ["empty"]
+    names = [name for name, _ in out][1:]
+    assert set(names[:2]) == {"c", "scalar"} and names[2:] == ["a", "b"]
+    assert all(torch.equal(bits(tensor), bits(stored[name])) for name, tensor in out)
 
 
 def test_a_wish_reads_no_more_than_its_bytes(write: Write, reads: list[tuple[str, int, int]]) -> None:

@@ -20,11 +20,11 @@ from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.conditioning.pieces import Vision
 from h3runtime.conditioning.presentation import Markers, Presentation, assemble
 from h3runtime.engine import components
-from h3runtime.engine.crate import Crate, Place, places_of, tensors_of
+from h3runtime.engine.crate import Crate, HostMemory, Place, places_of, tensors_of
 from h3runtime.engine.residency import units_of
 from h3runtime.engine.room import resident_by_name
 from h3runtime.engine.visits import HostSource, Visits, lodge, units_of_encoder
-from h3runtime.errors import CheckpointChanged, JobCancelled
+from h3runtime.errors import CheckpointChanged, JobCancelled, SettingsError
 from tests.conditioning.small import picture
 from tests.tiny_set import tiny_paths
 
@@ -205,3 +205,37 @@ def test_another_file_in_its_place_is_refused(path: Path, tmp_path: Path, how: s
             copy.unlink()
     with pytest.raises(CheckpointChanged, match=f"was {how}"):
         encoder.encode(text())
+
+
+class Driver:
+    """What CUDA is asked about memory of the host. fault: what locking answers."""
+
+    def __init__(self, fault: int = 0) -> None:
+        self.fault = fault
+        self.locked: dict[int, int] = {}
+
+    def cudaHostRegister(self, address: int, nbytes: int, flags: int) -> int:  # noqa: N802
+        assert flags == 0
+        self.locked[address] = nbytes
+        return self.fault
+
+    def cudaHostUnregister(self, address: int) -> int:  # noqa: N802
+        del self.locked[address]
+        return 0
+
+
+def test_exactly_what_is_needed_is_locked_and_given_back(monkeypatch) -> None:
+    driver = Driver()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: driver)
+    memory = HostMemory(3 * 2**20 + 5, torch.device("cuda"))
+    assert driver.locked == {memory.bytes.data_ptr(): 3 * 2**20 + 5}
+    assert memory.bytes.shape == (3 * 2**20 + 5,) and memory.bytes.data_ptr() % 4096 == 0
+    del memory
+    assert driver.locked == {}
+
+
+def test_a_system_that_locks_no_more_is_told_of(monkeypatch) -> None:
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: Driver(fault=2))
+    with pytest.raises(SettingsError, match=r"H3_RESIDENCY: encoder_host: .* 4096 bytes .*CUDA error 2") as raised:
+        HostMemory(4096, torch.device("cuda"))
+    assert raised.value.offences[0].legal == "all, encoder_disk"
