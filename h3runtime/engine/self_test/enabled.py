@@ -88,7 +88,9 @@ class Enabled:
         names = self.linears.choice().available
         for name in sorted(names, key=lambda name: name != self.linears.chosen.name):
             yield from linear.linear_checks(self.linears.named(name), layers, self.device)
-        yield from fc2.fc2_checks(schedule_in([self.linears.chosen]), layers, self.device)
+        chosen = self.linears.chosen
+        usual = getattr(chosen, "usual", None)
+        yield from fc2.fc2_checks(schedule_in([chosen]), layers, self.device, usual)
 
     def told(self) -> Mapping[str, Any]:
         """What of it answers may depend on, beside the machine (`identity`)."""

@@ -17,6 +17,7 @@ from h3runtime.engine.self_test.fc2 import KERNEL, fc2_checks
 from h3runtime.engine.self_test.verdict import without_schedule
 from h3runtime.quant import nvfp4
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
+from h3runtime.quant.stored import Nvfp4Weight
 
 CPU = torch.device("cpu")
 KNOWN = replace(SPARK, m=700, n=64, k=256)
@@ -60,6 +61,28 @@ def test_what_is_wrong_is_taken_no_more(wrong_from: int) -> None:
     without_schedule(SelfTest(tuple(found)), schedule)
     assert schedule.why_not is not None and schedule.why_not.startswith("failed the self-test: mlp.fc2 [64, 256]")
     assert asked(schedule) == []
+
+
+def test_another_bit_than_without_it_is_one_too_many() -> None:
+    schedule = Ready()
+
+    def same(rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
+        made = schedule._multiplied(rows, weight)
+        assert made is not None
+        return made
+
+    def one_off(rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
+        made = same(rows, weight)
+        made[699, 63] = torch.nextafter(made[699, 63], torch.tensor(torch.inf, dtype=made.dtype))
+        return made
+
+    for usual, error in ((same, 0.0), (one_off, 1.0)):
+        found = [ask(check, CPU) for check in fc2_checks(schedule, LAYERS, CPU, usual)]
+        assert [each.error for each in found] == [found[0].error, error]
+        assert [each.passed for each in found] == [True, error == 0]
+        assert {each.kernel for each in found} == {KERNEL} and len({each.asked for each in found}) == 2
+    without_schedule(SelfTest(tuple(found)), schedule)
+    assert "other bits than without the schedule" in str(schedule.why_not)
 
 
 def test_what_passed_stays() -> None:
