@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
 from h3runtime.backends.linear.select import linear_backends, native_by_facts, spare_linear, why_auto
 from h3runtime.backends.select import AUTO
 from h3runtime.engine import room
@@ -44,21 +45,23 @@ class Candidates:
         return (self.linear, self.why) if short is None else (self.spare, room.why_decoding(short))
 
 
-def thinkable(name: str, place: Place) -> tuple[LinearBackend[Any], ...]:
+def thinkable(name: str, place: Place, options: Nvfp4Options | None = None) -> tuple[LinearBackend[Any], ...]:
     """What `candidates` may come to, before it is known how anything is stored."""
-    backends = linear_backends()
+    backends = linear_backends(options)
     if name != AUTO:
         return tuple(backend for backend in backends if backend.name == name) or backends
     native = native_by_facts(name, place.linear, backends).backend
     return tuple(each for each in (backends[0], spare_linear(name), native) if each is not None)
 
 
-def candidates(name: str, place: Place, formats: Sequence[frozenset[str]]) -> Candidates:
+def candidates(
+    name: str, place: Place, formats: Sequence[frozenset[str]], options: Nvfp4Options | None = None
+) -> Candidates:
     """InvalidRequest lists the legal names if there is none such; BackendUnavailable tells why it can't run there.
 
-    formats: of each transformer, how the layers that follow the choice are stored.
+    formats: of each transformer, how the layers that follow the choice are stored. options: of the NVFP4 path.
     """
-    backends = linear_backends()
+    backends = linear_backends(options)
     if name == AUTO:
         native = native_by_facts(name, place.linear, backends)
         if native.serves(formats):

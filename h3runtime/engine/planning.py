@@ -22,9 +22,11 @@ from torch import nn
 
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
-from h3runtime.backends.fused.cpu import CpuProducers
-from h3runtime.backends.fused.triton import TritonProducers
+from h3runtime.backends.fused.base import Producers
+from h3runtime.backends.fused.select import producer_families
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
+from h3runtime.backends.policy import row_of
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.verify import Verification
 from h3runtime.conditioning.encoder import TextEncoder
@@ -187,9 +189,10 @@ def _unverified(file: CheckpointFile) -> Verification:
 
 def _judged(parts: Sequence[Part], place: Place, settings: Settings) -> tuple[Candidates, list[Judged]]:
     """What `auto` takes depends on how transformers are stored, which is known once they are judged."""
-    judged = require_loadable(parts, _unverified, thinkable(settings.linear, place))
+    options = Nvfp4Options.of(settings)
+    judged = require_loadable(parts, _unverified, thinkable(settings.linear, place, options))
     require_matching(judged)
-    return candidates(settings.linear, place, stored_formats(judged)), judged
+    return candidates(settings.linear, place, stored_formats(judged), options), judged
 
 
 def _line(found: Judged, linear: LinearBackend[Any]) -> Line:
@@ -216,9 +219,18 @@ class _Planner:
             made = [unfilled(found.part, linear) for found in self.judged]
             for module in made:
                 if isinstance(module, Dit):
-                    module.producers = CpuProducers() if self.place.device.type == "cpu" else TritonProducers()
+                    module.producers = self._producers()
             self._made[linear.name] = made
         return self._made[linear.name]
+
+    def _producers(self) -> Producers:
+        """Named, or the first of the architecture's row; there is no device to ask whether it can run."""
+        families = {found.name: found for found in producer_families(Nvfp4Options.of(self.settings))}
+        facts = self.place.linear
+        if facts.kind == "cpu":
+            del families["triton"]
+        order = (self.settings.fused, *row_of(facts.kind, facts.capability).producers.value)
+        return next(families[name] for name in order if name in families)
 
     def _networks(self, linear: LinearBackend[Any]) -> dict[str, Dit]:
         modules = zip(self.judged, self._modules(linear), strict=True)
