@@ -9,6 +9,10 @@ from typing import Any
 import pytest
 
 from h3runtime.__main__ import main
+from h3runtime.engine import places
+from h3runtime.engine.memory_budget import DeviceMemory
+from h3runtime.observe.control_groups import LimitedGroup
+from h3runtime.settings import GIB
 from tests.tiny_set import tiny_paths
 
 KEYS = [
@@ -69,6 +73,17 @@ def test_what_would_be_refused_is_told_by_the_exit_code(capsys: pytest.CaptureFi
 def test_this_machine_can_be_asked(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(told(capsys, "--json", *flags(), "--size", "64x64x5"))
     assert found["device"] == "here" and found["memory"]["sources"]["total"].startswith("as it is now")
+
+
+def test_a_container_s_limit_is_told_and_counts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = DeviceMemory("integrated", 119 * GIB, 115 * GIB, groups=(LimitedGroup(64 * GIB, 2 * GIB),))
+    monkeypatch.setattr(places, "memory_of", lambda _: there)
+    arguments = ("--device", "here", *flags(), "--size", "64x64x5")
+    assert "64.00 GiB of a control group, 62.00 GiB of it left" in told(capsys, *arguments)
+    found = json.loads(told(capsys, *arguments, "--json"))["memory"]
+    assert (found["loadable_bytes"], found["limits"]) == (62 * GIB, [{"bytes": 64 * GIB, "left_bytes": 62 * GIB}])
 
 
 def test_words_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

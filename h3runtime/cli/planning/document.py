@@ -19,6 +19,7 @@ def document(found: Plan) -> dict[str, Any]:
             "kind": budget.kind,
             "total_bytes": budget.total,
             "free_bytes": place.memory.free,
+            "limits": [{"bytes": group.limit, "left_bytes": group.room} for group in place.memory.groups],
             "reserve_bytes": budget.reserve,
             "loadable_bytes": budget.loadable,
             "sources": dict(place.sources),

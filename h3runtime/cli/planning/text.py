@@ -41,6 +41,8 @@ def _memory(found: Plan) -> Iterator[tuple[str, str]]:
     yield "memory", f"{_gib(place.memory.total)}, {KINDS[budget.kind]}  [{place.sources['total']}]"
     told = place.sources.get("taken") or place.sources["free"]
     yield "free", f"{_gib(place.memory.free)}: {_gib(taken)} are taken  [{told}]"
+    for group in place.memory.groups:
+        yield "limit", f"{_gib(group.limit)} of a control group, {_gib(group.room)} of it left"
     yield "reserve", f"{_gib(budget.reserve)} that the system keeps  [{variable('system_reserve_bytes')}]"
     yield "loadable", f"{_gib(budget.loadable)}, with what a driver and the host's side take left out"
 
