@@ -10,8 +10,9 @@ what the library takes of K and N, it says itself.
 `CublasLt` holds a handle, a workspace and a `Plan` for each product that was asked for: descriptors, layouts and an
 algorithm, made once. An algorithm is what the library's heuristic names first, or a given `Schedule`, which is taken
 only if the library says that it has it and that it runs without a larger workspace. A call with a plan asks the library
-for nothing but the product, so a CUDA graph may hold it; making a plan inside a capture may not work (cuBLAS 13.5.1 to
-13.6: the heuristic fails there and ends the capture). One thread and one stream at a time: the workspace is shared.
+for nothing but the product, so a CUDA graph may hold it; make the plan first, though: cuBLAS 13.5.1 to 13.6 ends the
+capture of a blocking stream if its heuristic is asked (PyTorch's are others). One thread and one stream at a time: the
+workspace is shared.
 
 Known of cuBLAS (release notes of CUDA 13.2 to 13.4): alpha may be read before the kernels ahead of it have ended, if
 those let the next one start early (programmatic dependent launch); PyTorch's don't. On SM 10.3 NVFP4 products by
