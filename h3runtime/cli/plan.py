@@ -97,13 +97,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 def planned(settings: Settings, arguments: argparse.Namespace, shapes: list[tuple[int, int, int]]) -> Plan:
     """Of the named files, else of the published set that the arguments tell."""
-    from h3runtime.backends.linear.dequant import DequantLinear
     from h3runtime.engine.places import place_named
-    from h3runtime.engine.planned_set import named_parts, names_files, published_parts
+    from h3runtime.engine.planned_set import named_parts, names_files, published_parts, vae_linear_of
     from h3runtime.engine.planning import plan
     from h3runtime.engine.resident import COMPUTE_DTYPE
 
-    place, vae_linear = place_named(arguments.machine, settings), DequantLinear()
+    place, vae_linear = place_named(arguments.machine, settings), vae_linear_of(settings)
     if names_files(settings):
         _require_no_set(arguments)
         return plan(named_parts(settings, COMPUTE_DTYPE, vae_linear), place, settings, shapes)

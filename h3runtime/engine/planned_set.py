@@ -13,6 +13,9 @@ from typing import Any, Final
 import torch
 
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.dequant import DequantLinear
+from h3runtime.backends.linear.select import vae_linear_backends
+from h3runtime.backends.select import AUTO
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.synthetic.made_files import MadeFile
 from h3runtime.checkpoint.synthetic.published import SETS, VIDEO_VAE_INT8, SetFormat, encoder_name
@@ -21,6 +24,7 @@ from h3runtime.checkpoint.synthetic.unmade import UnmadeCheckpoint
 from h3runtime.engine import components
 from h3runtime.engine.components import Part
 from h3runtime.engine.paths import COMPONENTS, model_paths
+from h3runtime.errors import InvalidRequest, Offence
 from h3runtime.settings import Settings
 
 VIDEO_VAES: Final = ("fp16", "int8_convrot")
@@ -37,6 +41,18 @@ class UnmadePart(Part):
     def open(self) -> CheckpointFile:
         assert self.file is not None
         return self.file
+
+
+def vae_linear_of(settings: Settings) -> LinearBackend[Any]:
+    """Of the video decoder's blocks; InvalidRequest lists the legal names if there is none such. Whether it can run is
+    the machine's word."""
+    if settings.vae_linear == AUTO:
+        return DequantLinear()
+    found = {backend.name: backend for backend in vae_linear_backends()}
+    if settings.vae_linear not in found:
+        told = f"no backend {settings.vae_linear!r}"
+        raise InvalidRequest(f"vae_linear: there is {told}", [Offence("vae_linear", told, ", ".join([AUTO, *found]))])
+    return found[settings.vae_linear]
 
 
 def names_files(settings: Settings) -> bool:

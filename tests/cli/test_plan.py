@@ -89,6 +89,7 @@ def test_a_container_s_limit_is_told_and_counts(
 def test_words_that_mean_nothing_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert "there is no machine 'b300'" in refusal(capsys, "--device", "b300")
     assert "100x64x22 is no shape" in refusal(capsys, "--size", "100x64x22")
+    assert "no backend 'fp9'" in refusal(capsys, "--vae-linear", "fp9")
     assert "64x64 is no shape" in refusal(capsys, "--size", "64x64")
     said = refusal(capsys, *flags(), "--format", "bf16", "--unpruned")
     assert "--format" in said and "--unpruned" in said and "--video-vae" not in said
