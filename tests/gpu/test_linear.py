@@ -11,11 +11,14 @@ from benchmarks.gemm import SHAPES, activations
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear, dense
 from h3runtime.backends.linear.facts import linear_facts
+from h3runtime.backends.linear.fc2_schedule import SPARK, Fc2Schedule, ScheduledLinear
 from h3runtime.backends.linear.fp8 import Fp8Linear, Fp8Rows
 from h3runtime.backends.linear.fp8 import definition as fp8_definition
 from h3runtime.backends.linear.int8 import Int8Linear, definition, product
 from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.backends.linear.nvfp4_lt import Nvfp4LtLinear
+from h3runtime.backends.linear.nvfp4_packing import packed
 from h3runtime.backends.linear.resident import Fp32Linear, ResidentBf16Linear
 from h3runtime.quant import fp8, int8, nvfp4
 from h3runtime.quant.stored import PlainWeight
@@ -88,21 +91,42 @@ def test_the_emulation_is_the_cpu_s(cuda: torch.device) -> None:
         assert error(backend.apply(x, there).cpu(), backend.apply(x.cpu(), stored)) < 2e-3
 
 
-def test_nvfp4_is_the_emulation_where_it_runs_and_says_why_where_not(cuda: torch.device, note: Any) -> None:
-    backend, emulated = Nvfp4Linear(), Nvfp4EmulatedLinear()
+@pytest.mark.parametrize("kind", [Nvfp4Linear, Nvfp4LtLinear])
+def test_nvfp4_is_the_emulation_where_it_runs_and_says_why_where_not(
+    cuda: torch.device, kind: type[ScheduledLinear], note: Any
+) -> None:
+    backend, emulated = kind(), Nvfp4EmulatedLinear()
     if (why := backend.why_unavailable(cuda)) is not None:
-        note(f"nvfp4: not run: {why}")
+        note(f"{kind.name}: not run: {why}")
         assert "SM 10.0" in why or "comfy-kitchen" in why
         return
     there, worst = backend.prepare(with_extras(nvfp4.quantize(randn(512, 768, seed=3))), cuda), 0.0
     for count in M:
         x = rows_of(count, cuda)
         worst = max(worst, error(backend.apply(x, there), emulated.apply(x, there)))
-    note(f"nvfp4: {worst:.2e} off the emulation")
+    note(f"{kind.name}: {worst:.2e} off the emulation")
     assert worst < 5e-3
     assert torch.equal(
         backend.apply(torch.zeros(5, 768, dtype=torch.bfloat16, device=cuda), there), there.bias.expand(5, -1)
     )
+
+
+def test_fc2_s_schedule_gives_the_bits_of_the_usual_product_or_says_why_it_is_not_taken(
+    cuda: torch.device, note: Any
+) -> None:
+    schedule = Fc2Schedule()
+    weight = torch.randn(SPARK.n, SPARK.k, device=cuda, generator=torch.Generator(cuda).manual_seed(1)) * 0.02
+    stored = nvfp4.quantize(weight)
+    schedule.prepare(stored, cuda)
+    if schedule.why_not is not None:
+        note(f"FC2's schedule: not run: {schedule.why_not}")
+        assert torch.cuda.get_device_capability(cuda) == (12, 1) or "known on SM 12.1" in schedule.why_not
+        return
+    rows = packed(activations(SPARK.m, SPARK.k, cuda), None)
+    ours, usual = schedule.product(rows, stored), Nvfp4Linear().usual(rows, stored)
+    assert ours is not None
+    note(f"FC2's schedule: {int((ours != usual).sum())} of {usual.numel()} results differ")
+    assert torch.equal(ours, usual)
 
 
 BACKENDS: tuple[LinearBackend[Any], ...] = (
