@@ -32,7 +32,7 @@ from h3runtime.core import Task
 from h3runtime.denoiser.config import DitConfig
 from h3runtime.denoiser.dit import Dit
 from h3runtime.engine.demand import Demand
-from h3runtime.engine.linear_memory import code_readers, coded_linears, linear_calls
+from h3runtime.engine.linear_memory import code_readers, coded_linears, linear_calls, packed_linears
 from h3runtime.engine.load import Models
 from h3runtime.engine.memory_formulas import (
     Computing,
@@ -126,18 +126,20 @@ def sizes_of(
 
 
 def _computing(transformer: Dit, linear: str | None, attention: Workspace, branch_rank: int | None) -> Computing:
-    """Adapted linears read codes beside values."""
+    """Adapted linears read FP8 codes beside values, and NVFP4 from nobody; which of them an adapter has isn't known."""
+    packed = packed_linears(transformer, linear) if branch_rank is None else frozenset[str]()
     full = transformer.config.curve_grid is None
     return Computing(
         dtype=transformer.dtype,
         adaln_decoded=full and not _stored_in(transformer, "blocks.0.adaln_proj.linear", transformer.dtype),
         on_host=transformer.device.type == "cpu",
         mlp_chunks=transformer.mlp_chunks,
-        linear=linear_calls(transformer, transformer.dtype, linear),
+        linear=linear_calls(transformer, transformer.dtype, linear, packed),
         attention=attention,
         coded=coded_linears(transformer, linear) if branch_rank is None else frozenset(),
         branch_rank=branch_rank or 0,
         both=frozenset() if branch_rank is None else code_readers(transformer, linear),
+        packed=packed,
     )
 
 

@@ -25,6 +25,7 @@ from h3runtime.denoiser.blocks import chunk_rows
 from h3runtime.denoiser.config import AXES, BLOCK_VECTORS, MODALITIES, DitConfig
 from h3runtime.denoiser.plan import WINDOW_BYTES, row_bytes
 from h3runtime.media.vision_size import features_of
+from h3runtime.quant.nvfp4 import BLOCK
 from h3runtime.quant.slices import SLICE_ELEMENTS
 from h3runtime.vae.audio_config import AudioDecoderConfig, AudioEncoderConfig
 from h3runtime.vae.chunks import FRAME_OVERLAP, PIECE_LATENTS, TIME_PATCH
@@ -164,7 +165,8 @@ class Computing:
     (`attn.qkv_proj`, ...) takes for so many rows; nothing, where weights are there as they are multiplied. attention:
     likewise a call of its backend, for rows, heads and their size. coded: linears that are handed codes in FP8 with a
     scale a row, which then round nothing themselves. branch_rank: of the widest adapter's, beside a linear. both:
-    linears that have such codes beside the values, which a branch reads."""
+    linears that have such codes beside the values, which a branch reads. packed: linears that are handed NVFP4; of
+    these `linear` tells what a call takes that packs nothing."""
 
     dtype: torch.dtype
     adaln_decoded: bool
@@ -175,9 +177,12 @@ class Computing:
     coded: frozenset[str] = frozenset()
     branch_rank: int = 0
     both: frozenset[str] = frozenset()
+    packed: frozenset[str] = frozenset()
 
     def input_bytes(self, linear: str, width: int) -> int:
         """Of a row of what `linear` reads."""
+        if linear in self.packed:
+            return width // 2 + width // BLOCK
         return width + FP32 if linear in self.coded else width * self.dtype.itemsize
 
     def call(self, linear: str, rows: int) -> CallBytes:
@@ -228,15 +233,15 @@ def _attention_bytes(config: DitConfig, how: Computing, rows: int) -> int:
 
 
 def _mlp_bytes(config: DitConfig, how: Computing, rows: int) -> int:
-    """h and its normed copy; of a chunk of rows, gate and value and the product's projection. Codes of the product are
-    made beside gate and value, which are gone when they are projected."""
+    """h and its normed copy; of a chunk of rows, gate and value and the product's projection. Codes of the product, in
+    FP8 or NVFP4, are made beside gate and value, which are gone when they are projected."""
     size = how.dtype.itemsize
     piece = min(rows, chunk_rows(rows, how.mlp_chunks))
     both = piece * size * 2 * config.ffn
     first = _product(how, "mlp.fc1", piece, (config.hidden, 2 * config.ffn), 0)
-    if "mlp.fc2" in how.coded:
+    if "mlp.fc2" in how.coded | how.packed:
         codes = piece * how.input_bytes("mlp.fc2", config.ffn)
-        second = codes + max(both, piece * size * config.hidden)
+        second = max(codes + both, _product(how, "mlp.fc2", piece, (config.ffn, config.hidden), codes))
     else:
         second = _product(how, "mlp.fc2", piece, (config.ffn, config.hidden), both)
     normed = rows * (size * config.hidden + how.input_bytes("mlp.fc1", config.hidden))

@@ -59,10 +59,9 @@ def pack_rows(x: torch.Tensor, tensor_scale: torch.Tensor) -> Nvfp4Rows:
 
     The host waits for nothing, so values are not looked at. The numbers are those of `rounded`.
     """
-    padded = F.pad(x, (0, -x.shape[1] % BLOCK))
     codes, scale = [], []
-    for part in row_slices(padded.shape[0], padded.shape[1], tiles.TILE_ROWS):
-        made = _packed(padded[part], tensor_scale)
+    for part in row_slices(x.shape[0], round_up(x.shape[1], BLOCK), tiles.TILE_ROWS):
+        made = _packed(F.pad(x[part], (0, -x.shape[1] % BLOCK)), tensor_scale)
         codes.append(made[0])
         scale.append(made[1])
     return Nvfp4Rows(torch.cat(codes), torch.cat(scale), tensor_scale, x.shape[0], x.dtype)

@@ -105,7 +105,7 @@ def in_codes(x: torch.Tensor) -> RowCodes:
 
 def rounded_to(form: Form, x: torch.Tensor) -> RowCodes | Nvfp4Rows:
     """x [S, K] in that form, by the linear's own rule."""
-    return packed(x.contiguous(), form.scale, form.by) if isinstance(form, Nvfp4Form) else in_codes(x)
+    return packed(x, form.scale, form.by) if isinstance(form, Nvfp4Form) else in_codes(x)
 
 
 def pick(table: torch.Tensor, row: int | torch.Tensor) -> torch.Tensor:

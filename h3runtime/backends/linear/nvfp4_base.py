@@ -20,6 +20,7 @@ from h3runtime.backends.linear.base import BackendLinear, CallBytes
 from h3runtime.backends.linear.dequant import DequantLinear, scaled
 from h3runtime.backends.linear.facts import LinearFacts
 from h3runtime.backends.linear.nvfp4_packing import (
+    KITCHEN_ROWS,
     Nvfp4Form,
     Packings,
     ScaleBackend,
@@ -27,9 +28,11 @@ from h3runtime.backends.linear.nvfp4_packing import (
     packed,
     why_no_packer,
 )
+from h3runtime.quant.nvfp4 import BLOCK
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.slices import round_up
 from h3runtime.quant.stored import Nvfp4Weight
+from h3runtime.quant.tiles import TILE_COLUMNS, TILE_ROWS
 from h3runtime.settings import variable
 
 FORMAT = "nvfp4"
@@ -69,7 +72,16 @@ class Nvfp4LinearBase(DequantLinear):
         """Codes and scales of x; nothing is decoded."""
         if self.why_unfit(resident) is not None:
             return super().call_bytes(resident, rows, dtype)
-        return CallBytes(packed_bytes(rows, resident.codes.shape[1] * 2))
+        return CallBytes(packed_bytes(rows, resident.codes.shape[1] * 2, self.scale_backend))
+
+    def came_bytes(self, resident: Any, rows: int) -> CallBytes:  # noqa: ARG002
+        """Of a call whose x came packed."""
+        return CallBytes()
+
+    def view_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> int:
+        """What a call takes beside `call_bytes`, and gives back once x is packed, where x is a view into wider rows: a
+        copy, which packers read."""
+        return 0 if self.why_unfit(resident) is not None else rows * resident.shape[1] * dtype.itemsize
 
     def apply(self, x: torch.Tensor | Nvfp4Rows, resident: Any) -> torch.Tensor:
         """As `base` says; or, where `nvfp4_form` says so, x that a producer has packed."""
@@ -82,8 +94,8 @@ class Nvfp4LinearBase(DequantLinear):
         return biased(y, resident).reshape(*x.shape[:-1], resident.shape[0])
 
     def _packed(self, x: torch.Tensor, stored_scale: torch.Tensor | None) -> Nvfp4Rows:
-        """x [..., K] of any strides; a copy of it is gone once it is packed."""
-        rows = x.reshape(-1, x.shape[-1]).contiguous()
+        """x [..., K] of any strides."""
+        rows = x.reshape(-1, x.shape[-1])
         self.packings.by[self.scale_backend if has_packer(rows, self.scale_backend) else DEFINITION] += 1
         return packed(rows, stored_scale, self.scale_backend)
 
@@ -114,6 +126,8 @@ def biased(y: torch.Tensor, weight: Nvfp4Weight) -> torch.Tensor:
     return y if weight.bias is None else y.add(weight.bias.to(y.dtype))
 
 
-def packed_bytes(rows: int, width: int) -> int:
-    """Of an activation of so many rows: codes and scales in whole tiles."""
-    return round_up(rows, 16) * width // 2 + round_up(rows, 128) * round_up(width // 16, 4)
+def packed_bytes(rows: int, width: int, by: ScaleBackend) -> int:
+    """Of an activation of so many rows: codes, which comfy-kitchen's packer rounds the rows of, and scales in whole
+    tiles."""
+    whole = rows if by == "vortex_native" else round_up(rows, KITCHEN_ROWS)
+    return whole * width // 2 + round_up(rows, TILE_ROWS) * round_up(width // BLOCK, TILE_COLUMNS)

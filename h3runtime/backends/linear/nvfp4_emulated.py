@@ -18,10 +18,10 @@ from typing import Any
 import torch
 
 from h3runtime.backends.linear.base import CallBytes
-from h3runtime.backends.linear.dequant import DequantLinear, scaled
+from h3runtime.backends.linear.dequant import DECODING_BYTES, DequantLinear, scaled
 from h3runtime.backends.linear.facts import LinearFacts, linear_facts
-from h3runtime.backends.linear.nvfp4_base import DEFINITION, Nvfp4LinearBase, biased
-from h3runtime.backends.linear.nvfp4_packing import found_scale, has_packer
+from h3runtime.backends.linear.nvfp4_base import DEFINITION, Nvfp4LinearBase, biased, packed_bytes
+from h3runtime.backends.linear.nvfp4_packing import found_scale, has_packer, packs_there
 from h3runtime.quant import nvfp4
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.slices import SLICE_ELEMENTS, round_up
@@ -48,13 +48,32 @@ class Nvfp4EmulatedLinear(Nvfp4LinearBase):
         return "its marker asks for full precision" if stored.full_precision else None
 
     def call_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> CallBytes:
-        """Both operands of a slice, its sums, and what rounding takes."""
+        """Both operands of a slice, its sums, and what rounding takes, or decoding what a kernel packed before."""
         if self.why_unfit(resident) is not None:
             return DequantLinear.call_bytes(self, resident, rows, dtype)
+        if not self._packs(resident, dtype):
+            return self._product_bytes(resident, rows, ROUNDING_BYTES)
+        packed = packed_bytes(rows, resident.shape[1], self.scale_backend)
+        return CallBytes(packed + self.came_bytes(resident, rows).held)
+
+    def came_bytes(self, resident: Any, rows: int) -> CallBytes:
+        return self._product_bytes(resident, rows, DECODING_BYTES)
+
+    def view_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> int:
+        return super().view_bytes(resident, rows, dtype) if self._packs(resident, dtype) else 0
+
+    def _packs(self, resident: Any, dtype: torch.dtype) -> bool:
+        """Whether a kernel packs its input."""
+        return self.why_unfit(resident) is None and packs_there(
+            resident.codes.device, dtype, resident.shape[1], self.scale_backend
+        )
+
+    def _product_bytes(self, resident: Any, rows: int, making: int) -> CallBytes:
+        """making: bytes that each value of a slice of x takes until it is an operand."""
         out_width, width = resident.shape
         operand = _operand_dtype(resident.codes.device).itemsize
         most = min(rows, _slice_rows(width, out_width))
-        moving = most * (width * operand + max(width * ROUNDING_BYTES, out_width * torch.float32.itemsize))
+        moving = most * (width * operand + max(width * making, out_width * torch.float32.itemsize))
         return CallBytes(width * out_width * operand + moving)
 
     def apply(self, x: torch.Tensor | Nvfp4Rows, resident: Any) -> torch.Tensor:

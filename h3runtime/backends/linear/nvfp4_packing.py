@@ -83,11 +83,14 @@ def why_no_kernels(facts: LinearFacts) -> str | None:
 
 
 def packed(x: torch.Tensor, stored_scale: torch.Tensor | None, by: ScaleBackend = "kitchen") -> Nvfp4Rows:
-    """x [M, K] contiguous -> the same in NVFP4; stored_scale: fp32, of activations; None: x's own."""
-    scale = found_scale(x, by) if stored_scale is None else stored_scale.reshape(()).float()
-    if not has_packer(x, by):
-        return nvfp4.pack_rows(x, scale)
-    return _by_own(x, scale) if by == "vortex_native" else _by_kitchen(x, scale)
+    """x [M, K] -> the same in NVFP4; stored_scale: fp32, of activations; None: x's own. Of a view into wider rows a
+    kernel reads a copy, which is gone afterwards."""
+    own = has_packer(x, by)
+    rows = x.contiguous() if own else x
+    scale = found_scale(rows, by) if stored_scale is None else stored_scale.reshape(()).float()
+    if not own:
+        return nvfp4.pack_rows(rows, scale)
+    return _by_own(rows, scale) if by == "vortex_native" else _by_kitchen(rows, scale)
 
 
 def found_scale(x: torch.Tensor, by: ScaleBackend = "kitchen") -> torch.Tensor:
@@ -101,11 +104,16 @@ def found_scale(x: torch.Tensor, by: ScaleBackend = "kitchen") -> torch.Tensor:
 
 def has_packer(x: torch.Tensor, by: ScaleBackend) -> bool:
     """Whether a kernel packs x [M, K]."""
-    if x.device.type != "cuda" or x.dtype not in PACKED:
+    return packs_there(x.device, x.dtype, x.shape[-1], by)
+
+
+def packs_there(device: torch.device, dtype: torch.dtype, width: int, by: ScaleBackend) -> bool:
+    """Whether a kernel packs rows of so many values on that device."""
+    if device.type != "cuda" or dtype not in PACKED:
         return False
     if by == "vortex_native":
-        return x.shape[-1] % nvfp4.BLOCK == 0
-    return linear_facts(x.device).why_no_kitchen() is None
+        return width % nvfp4.BLOCK == 0
+    return linear_facts(device).why_no_kitchen() is None
 
 
 def _by_own(x: torch.Tensor, scale: torch.Tensor) -> Nvfp4Rows:
