@@ -18,16 +18,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
-T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
 Capability = tuple[int, int]
 QkvLayout = Literal["strided_nhd", "contiguous_nhd", "contiguous_hnd"]
 
 
 @dataclass(frozen=True, slots=True)
-class Sourced(Generic[T]):
+class Sourced(Generic[T_co]):
     """source: where `value` comes from, for people; shown wherever `auto` tells why."""
 
-    value: T
+    value: T_co
     source: str
 
 
