@@ -2,7 +2,7 @@
 
 Sizes and digests are of the very files; each digest has its source. A file whose digest nobody has told has None, and
 is then known by its size and its header alone. Nothing is downloaded. Read by `expected`, which warns of a file that
-only bears such a name and size, and by `h3runtime models`.
+only bears such a name and size, by `synthetic`, whose files are called so, and by `h3runtime models`.
 """
 
 from __future__ import annotations
@@ -38,22 +38,27 @@ class PublishedFile:
         return f"{self.folder}/{self.name}" if self.folder else self.name
 
 
+def file_name(role: str, form: str) -> str:
+    """What a checkpoint of that role and format is called, whether one was published or not."""
+    return f"{'qwen3vl_32b_minimax_h3' if role == 'text_encoder' else f'minimax_h3_{role}'}_{form}.safetensors"
+
+
 def _transformer(role: Role, form: str, size: int, sha256: str | None) -> PublishedFile:
-    return PublishedFile(f"minimax_h3_{role}_{form}.safetensors", role, form, size, sha256, folder="diffusion_models")
+    return PublishedFile(file_name(role, form), role, form, size, sha256, folder="diffusion_models")
 
 
 def _encoder(form: str, size: int, sha256: str | None) -> PublishedFile:
-    name = f"qwen3vl_32b_minimax_h3_{form}.safetensors"
+    name = file_name("text_encoder", form)
     return PublishedFile(name, "text_encoder", form, size, sha256, folder="text_encoders")
 
 
 def _vae(role: Role, form: str, size: int, sha256: str | None) -> PublishedFile:
-    return PublishedFile(f"minimax_h3_{role}_{form}.safetensors", role, form, size, sha256, folder="vae")
+    return PublishedFile(file_name(role, form), role, form, size, sha256, folder="vae")
 
 
 PUBLISHED: Final = (
     PublishedFile(
-        "minimax_h3_fl2va_pruned_nvfp4.safetensors",
+        file_name("fl2va", "pruned_nvfp4"),
         "fl2va",
         "pruned_nvfp4",
         12_528_636_800,
@@ -62,7 +67,7 @@ PUBLISHED: Final = (
         source="the receipt of a public download of 2026-08-24, hashed after it",
     ),
     PublishedFile(
-        "minimax_h3_ref2va_pruned_nvfp4.safetensors",
+        file_name("ref2va", "pruned_nvfp4"),
         "ref2va",
         "pruned_nvfp4",
         12_528_636_800,

@@ -17,6 +17,7 @@ from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.select import vae_linear_backends
 from h3runtime.backends.select import AUTO
 from h3runtime.checkpoint.file import CheckpointFile
+from h3runtime.checkpoint.published_files import file_name
 from h3runtime.checkpoint.synthetic.made_files import MadeFile
 from h3runtime.checkpoint.synthetic.published import SETS, VIDEO_VAE_INT8, SetFormat, encoder_name
 from h3runtime.checkpoint.synthetic.synthesis import Order, plan
@@ -29,7 +30,6 @@ from h3runtime.settings import Settings
 
 VIDEO_VAES: Final = ("fp16", "int8_convrot")
 ENCODERS: Final = {stored.encoder_name: stored.encoder for stored in SETS.values()}
-INT8_VAE_NAME = "minimax_h3_video_vae_int8_convrot.safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def published_parts(
         storage = ENCODERS[encoder_form]
         encoder = MadeFile(encoder_name(encoder_form), encoder.shapes, encoder.recipe, storage, encoder.extra)
     if video_vae != VIDEO_VAES[0]:
-        video = MadeFile(INT8_VAE_NAME, video.shapes, video.recipe, VIDEO_VAE_INT8, video.extra)
+        video = MadeFile(file_name("video_vae", video_vae), video.shapes, video.recipe, VIDEO_VAE_INT8, video.extra)
     parts = [
         *(
             (components.transformer(Path(made.name), settings, compute_dtype, partition), made)

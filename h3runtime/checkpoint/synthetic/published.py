@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 import torch
 
+from h3runtime.checkpoint.published_files import file_name
 from h3runtime.checkpoint.synthetic.storage import INT8_CONVROT, INT8_ROWS, NVFP4, Scheme, Storage
 
 SetFormat = Literal["nvfp4", "int8_convrot", "fp8_scaled", "bf16"]
@@ -119,12 +120,12 @@ SETS: Mapping[SetFormat, SetStorages] = {
 
 def transformer_name(kind: SetFormat, partition: str, *, pruned: bool) -> str:
     """The published file name of that partition, `fl2va` or `ref2va` (checkpoint-formats §1)."""
-    return f"minimax_h3_{partition}_{'pruned_' if pruned else ''}{kind}.safetensors"
+    return file_name(partition, f"{'pruned_' if pruned else ''}{kind}")
 
 
 def encoder_name(storage_name: str) -> str:
-    return f"qwen3vl_32b_minimax_h3_{storage_name}.safetensors"
+    return file_name("text_encoder", storage_name)
 
 
-VIDEO_VAE_NAME = "minimax_h3_video_vae_fp16.safetensors"
-AUDIO_VAE_NAME = "minimax_h3_audio_vae_fp32.safetensors"
+VIDEO_VAE_NAME = file_name("video_vae", "fp16")
+AUDIO_VAE_NAME = file_name("audio_vae", "fp32")
