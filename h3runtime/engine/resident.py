@@ -87,6 +87,7 @@ from h3runtime.engine.self_test.verdict import (
     failed_of,
     next_linear,
     require_encoder,
+    require_fusions,
     require_packer,
     warnings_of,
     without_schedule,
@@ -494,6 +495,7 @@ class ResidentEngine:
         """Choose anew in every family that has a kernel that failed."""
         require_encoder(found)
         require_packer(found, self.settings.nvfp4_scale_backend)
+        require_fusions(found, self.producers.packs)
         without_schedule(found, schedule_in(self.linears))
         self.attentions.fail(failed_of(found, "attention"))
         self.attention, self.attention_why = self.attentions.choose(self.settings.attention)

@@ -36,6 +36,7 @@ from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.row_codes import RowCodes
 
 FAMILY: Final = "fused"
+PACKING: Final = "nvfp4_producers"
 ROWS: Final = 257
 EPS: Final = 1e-5
 TOLERANCE: Final = 2e-3
@@ -71,7 +72,7 @@ def fused_checks(producers: Producers, config: DitConfig, device: torch.device) 
         yield Check(FAMILY, producers.name, asked, CODES_TOLERANCE, lambda: _error(producers, config, device, IN_CODES))
     if producers.packs:
         asked = f"share of other bytes of {told}, in NVFP4"
-        yield Check(FAMILY, producers.name, asked, 0.0, lambda: _other_bytes(producers, config, device))
+        yield Check(PACKING, producers.name, asked, 0.0, lambda: _other_bytes(producers, config, device))
 
 
 def given(config: DitConfig, device: torch.device) -> Given:

@@ -9,13 +9,15 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from h3runtime.backends.fused.select import SWITCHES
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
 from h3runtime.backends.linear.switching import LoadedLinears
 from h3runtime.backends.select import AUTO
 from h3runtime.core import SelfTest
-from h3runtime.engine.self_test import encoder, fc2, linear, packing
+from h3runtime.engine.self_test import encoder, fc2, fused, linear, packing
 from h3runtime.errors import BackendUnavailable, Offence
+from h3runtime.settings import variable
 
 KITCHEN: Final = "kitchen"
 """Who packs unless somebody else is asked for."""
@@ -46,6 +48,16 @@ def require_packer(found: SelfTest, asked: str) -> None:
     if reason is not None and asked != KITCHEN:
         field = "nvfp4_scale_backend"
         raise BackendUnavailable(f"{field}: {asked} can't run here: {reason}", [Offence(field, reason, KITCHEN)])
+
+
+def require_fusions(found: SelfTest, packs: Iterable[str]) -> None:
+    """BackendUnavailable, naming the switches, if producers hand on other bytes than a linear would pack. packs: what
+    the chosen ones do (`fused.base`)."""
+    settings = [SWITCHES[made] for made in sorted(packs)]
+    for kernel, reason in failed_of(found, fused.PACKING).items():
+        told = ", ".join(f"{variable(setting)}=true" for setting in settings)
+        offences = [Offence(setting, reason, "false") for setting in settings]
+        raise BackendUnavailable(f"{told}: {kernel} can't pack NVFP4 here: it {reason} (legal: false)", offences)
 
 
 def without_schedule(found: SelfTest, schedule: Fc2Schedule | None) -> None:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from h3runtime.core import KernelCheck, SelfTest
-from h3runtime.engine.self_test.verdict import failed_linears, require_packer, warnings_of
+from h3runtime.engine.self_test.verdict import failed_linears, require_fusions, require_packer, warnings_of
 from h3runtime.errors import BackendUnavailable
 
 WRONG = "failed the self-test: share of other bytes: it is off by 0.5"
@@ -36,6 +36,18 @@ def test_a_packer_asked_for_by_name_is_never_replaced() -> None:
         require_packer(found("vortex"), "vortex")
     require_packer(found("kitchen"), "kitchen")
     require_packer(found("vortex"), "vortex_native")
+
+
+def test_a_switch_whose_producers_hand_on_other_bytes_is_refused() -> None:
+    check = KernelCheck("nvfp4_producers", "triton", "share of other bytes", 0.5, 0.0, 0.1, "it is off by 0.5")
+    with pytest.raises(BackendUnavailable) as raised:
+        require_fusions(SelfTest((check,)), {"modulated", "gated"})
+    assert raised.value.message == (
+        "H3_NVFP4_SWIGLU_FUSION=true, H3_NVFP4_MODULATE_FUSION=true: triton can't pack NVFP4 here: "
+        f"it {WRONG} (legal: false)"
+    )
+    assert {offence.field for offence in raised.value.offences} == {"nvfp4_swiglu_fusion", "nvfp4_modulate_fusion"}
+    require_fusions(found("vortex"), {"gated"})
 
 
 def test_everything_that_failed_is_among_the_warnings_once() -> None:
