@@ -313,9 +313,9 @@ class Settings(BaseSettings):
     residency: Literal["all", "encoder_host", "encoder_disk"] = Field(
         "all",
         description=(
-            "Where the text encoder's weights are between prompts: all, on the device with the others; encoder_host, in "
-            "page-locked memory of the host, and moved in layer by layer; encoder_disk, in their file, read anew for "
-            "every prompt that isn't remembered. The last two need a device with memory of its own."
+            "Where the text encoder's weights are between prompts: all, on the device with the others; encoder_host, "
+            "in page-locked memory of the host, and moved in layer by layer; encoder_disk, in their file, read anew "
+            "for every prompt that isn't remembered. The last two need a device with memory of its own."
         ),
     )
     attention: str = Field("auto", min_length=1, description="Attention backend; auto chooses one and says why.")
