@@ -17,8 +17,11 @@ from h3runtime.backends.attention.sdpa import SdpaAttention
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.select import choose_producers
 from h3runtime.backends.linear.base import LinearBackend
+from h3runtime.backends.linear.facts import linear_facts
 from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.linear.int8 import Int8Linear
+from h3runtime.backends.linear.nvfp4_options import Nvfp4Options
+from h3runtime.backends.linear.nvfp4_packing import ScaleBackend, why_no_packer
 from h3runtime.backends.linear.resident import ResidentBf16Linear
 from h3runtime.backends.linear.switching import switched
 from h3runtime.backends.vit.select import choose_steps
@@ -32,6 +35,7 @@ from h3runtime.engine.self_test.attention import AROUND, Around, Shape, attentio
 from h3runtime.engine.self_test.check import Check, ask
 from h3runtime.engine.self_test.fused import fused_checks
 from h3runtime.engine.self_test.linear import linear_checks
+from h3runtime.engine.self_test.packing import packing_checks
 from h3runtime.engine.self_test.video import video_checks
 from h3runtime.settings import Settings
 from tests.gpu.conftest import Note
@@ -131,6 +135,24 @@ def test_products_pass_at_h3s_size(cuda: torch.device, note: Note, backend: Line
     network = made_network(sizes, weights, linear=backend, device=cuda, dtype=torch.bfloat16)
     (made,) = all_of(linear_checks(backend, switched(network), cuda), cuda, note)
     assert made.asked.startswith("blocks.0.attn.out_proj [5376, 7168]") and made.passed
+
+
+@pytest.mark.parametrize("by", ["kitchen", "vortex", "vortex_native"])
+@pytest.mark.parametrize("width", [5376, 7168, 14_336])
+def test_packers_pass_at_h3s_widths(cuda: torch.device, note: Note, by: ScaleBackend, width: int) -> None:
+    facts = linear_facts(cuda)
+    if (why := why_no_packer(by, facts)) is not None:
+        pytest.fail(why)
+    made = all_of(packing_checks(by, width, facts, cuda), cuda, note)
+    assert made and all(check.passed and check.error == 0 for check in made)
+
+
+def test_producers_that_pack_pass_at_h3s_size(cuda: torch.device, note: Note) -> None:
+    options = Nvfp4Options(modulate_fusion=True, swiglu_fusion=True)
+    producers, _ = choose_producers("auto", cuda, options=options)
+    made = all_of(fused_checks(producers, h3_config(), cuda), cuda, note)
+    (packed,) = [check for check in made if check.family == "nvfp4_producers"]
+    assert packed.passed and packed.error == 0
 
 
 @pytest.mark.parametrize("linear", ["auto", "fp8", "int8"])

@@ -60,6 +60,10 @@ class Int8Linear(DequantLinear):
     name = "int8"
     grade = "validated"
     reads = frozenset({FORM})
+    tolerance = 0.02
+    """Relative L2 to the definition of the worst row that the self-test asks. comfy-kitchen's kernels divide a BF16
+    activation in BF16, so that some codes are the next ones; its eager path, which does as well, is up to 0.0114 off on
+    such numbers at K = 7,168, its CUDA kernels 0.0126 on an H200."""
 
     def why_unavailable(self, device: torch.device) -> str | None:
         return self.why_not(linear_facts(device))
