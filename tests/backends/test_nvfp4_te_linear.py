@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from h3runtime.backends.linear.facts import LinearFacts
+from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear, definition
-from h3runtime.backends.linear.nvfp4_te import EngineFacts, Nvfp4TeLinear, engine_facts, wrapped
+from h3runtime.backends.linear.nvfp4_te import WORKSPACE_BYTES, EngineFacts, Nvfp4TeLinear, engine_facts, wrapped
 from h3runtime.quant import nvfp4
 from h3runtime.quant.nvfp4_rows import Nvfp4Rows
 from h3runtime.quant.stored import Nvfp4Weight
@@ -78,6 +79,16 @@ def test_a_bias_comes_after_and_an_awq_scale_before(monkeypatch: pytest.MonkeyPa
     share, steps = apart(got, wanted)
     assert got.shape == (1, 17, 48) and share < 0.01 and steps <= 1
     assert not Nvfp4TeLinear().apply(torch.zeros(17, 256, dtype=torch.bfloat16), stored()).any()
+
+
+def test_its_workspace_is_counted_where_it_multiplies() -> None:
+    ours, plain = Nvfp4TeLinear(), Nvfp4LinearBase()
+    for rows in (1, 37_810):
+        counted, without = (b.call_bytes(stored(), rows, torch.bfloat16) for b in (ours, plain))
+        assert counted.held - without.held == WORKSPACE_BYTES == 33_555_456 and counted.before == without.before
+        assert ours.came_bytes(stored(), rows).held == WORKSPACE_BYTES
+    unfit = stored(48, 48)
+    assert ours.call_bytes(unfit, 17, torch.bfloat16) == plain.call_bytes(unfit, 17, torch.bfloat16)
 
 
 GB10 = LinearFacts("cuda", (12, 1), (13, 0))

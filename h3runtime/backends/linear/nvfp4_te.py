@@ -19,7 +19,7 @@ says.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,6 +27,7 @@ from typing import Any
 
 import torch
 
+from h3runtime.backends.linear.base import CallBytes
 from h3runtime.backends.linear.facts import LinearFacts, linear_facts
 from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase
 from h3runtime.quant.nvfp4 import E2M1_MAX, E4M3_MAX
@@ -39,6 +40,8 @@ OLDEST = (2, 12)
 SMALLEST_CAPABILITY = (10, 0)
 OLDEST_CUDA = (12, 8)
 """Whose cuBLAS multiplies FP4."""
+WORKSPACE_BYTES = (32 << 20) + 1024
+"""That Transformer Engine keeps for cuBLAS from its first product on (`get_cublas_workspace_size_bytes`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,15 @@ class Nvfp4TeLinear(Nvfp4LinearBase):
         if facts.cuda is None or facts.cuda < OLDEST_CUDA:
             return "FP4 products need CUDA 12.8 or newer, which torch wasn't built for"
         return None
+
+    def call_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> CallBytes:
+        """With the library's workspace, which is there from the first call on."""
+        found = super().call_bytes(resident, rows, dtype)
+        return found if self.why_unfit(resident) is not None else replace(found, held=found.held + WORKSPACE_BYTES)
+
+    def came_bytes(self, resident: Any, rows: int) -> CallBytes:
+        found = super().came_bytes(resident, rows)
+        return replace(found, held=found.held + WORKSPACE_BYTES)
 
     def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
         from transformer_engine.pytorch.cpp_extensions import general_gemm
