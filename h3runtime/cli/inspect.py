@@ -17,7 +17,15 @@ from h3runtime.settings import ATTENTION_ONLY, Settings, add_flags, resolve
 if TYPE_CHECKING:
     from h3runtime.engine.inspection import Inspection
 
-READ = frozenset({"qkv_order", "verify", "device", "linear", "vae_dtype", "system_reserve_bytes"}) | ATTENTION_ONLY
+READ = ATTENTION_ONLY | {
+    "qkv_order",
+    "verify",
+    "device",
+    "linear",
+    "nvfp4_scale_backend",
+    "vae_dtype",
+    "system_reserve_bytes",
+}
 """Settings that decide how a checkpoint would be loaded."""
 DESCRIPTION = """\
 Look at a checkpoint as strictly as loading it would, without loading it: its family and component, layout, format of

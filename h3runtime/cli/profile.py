@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from h3runtime.checkpoint.synthetic.layouts import TransformerSizes
     from h3runtime.engine.block_profile import Shape
 
-READ = frozenset({"qkv_order", "device", "linear", "fused", "mlp_chunks"}) | ATTENTION_ONLY
+NVFP4 = frozenset(name for name in Settings.model_fields if name.startswith("nvfp4_"))
+READ = frozenset({"qkv_order", "device", "linear", "fused", "mlp_chunks"}) | ATTENTION_ONLY | NVFP4
 """Settings that decide how a block runs."""
 SMALL, LARGE = (192, 192, 39), (1344, 768, 124)
 """Default width, height, frames: the demo's on a CPU, the canonical clip's on a GPU."""

@@ -57,7 +57,7 @@ def require_fusions(chosen: Producers, facts: LinearFacts) -> None:
     settings = [setting for made, setting in SWITCHES.items() if made in chosen.packs]
     told = ", ".join(f"{variable(setting)}=true" for setting in settings)
     legal = "false; true where our CUDA kernels run, or with H3_FUSED=torch"
-    offences = [Offence(setting, f"true can't be had here: {why}", legal) for setting in settings]
+    offences = [Offence(variable(setting), f"true can't be had here: {why}", legal) for setting in settings]
     raise BackendUnavailable(f"{told}: {chosen.name} can't pack NVFP4 here: {why} (legal: {legal})", offences)
 
 
