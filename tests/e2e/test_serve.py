@@ -216,6 +216,10 @@ def test_ready_tells_what_is_loaded(server: Server) -> None:
     assert ready["attention"]["default"] == "sdpa" and ready["linear"]["default"] == "resident_bf16"
     assert ready["startup"]["load_seconds"].keys() == {m["component"] for m in ready["models"]}
     assert ready["startup"]["cold_start_seconds"] >= ready["startup"]["warmup_seconds"] > 0
+    tested = ready["self_test"]
+    assert (tested["status"], tested["reason"]) == ("passed", "") and ready["startup"]["self_test_seconds"] > 0
+    assert {check["family"] for check in tested["checks"]} >= {"attention", "linear", "fused", "text_encoder"}
+    assert all(check["passed"] and check["error"] <= check["tolerance"] for check in tested["checks"])
     loads = {(m["component"], m["partition"]): (m["load_seconds"], m["bytes_per_second"]) for m in ready["models"]}
     assert all(seconds > 0 and rate > 0 for seconds, rate in loads.values())
     sums = dict.fromkeys(components, 0.0)
