@@ -16,7 +16,12 @@ import torch
 
 from h3runtime.backends.attention.counting import Tally
 from h3runtime.backends.attention.sdpa import SdpaAttention
+from h3runtime.backends.fused.base import GATED
+from h3runtime.backends.fused.definition import TorchProducers
 from h3runtime.backends.linear.adapted import Change, LowRank, adapted
+from h3runtime.backends.linear.base import install
+from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.backends.linear.nvfp4_packing import Packings
 from h3runtime.core import Latents, SamplerSettings, TextFeatures
 from h3runtime.denoiser import recordings
 from h3runtime.denoiser.denoise import denoise
@@ -24,6 +29,7 @@ from h3runtime.denoiser.dit import Dit
 from h3runtime.denoiser.recording import Recording, Results, addresses, pool_bytes
 from h3runtime.denoiser.recordings import Judged, RecordedDit, Recordings
 from h3runtime.denoiser.stepped import SteppedAttention
+from h3runtime.quant import nvfp4
 from tests.denoiser import tiny
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -87,6 +93,21 @@ def test_runs_that_share_a_recording_have_the_bits_of_runs_without_one() -> None
     assert tally.dispatches == {"sdpa": 2 * 4 * tiny.CONFIG.layers}
     assert store.replays == 8 and Again.made < 8
     assert store.told()["recordings"] == Again.made and store.bytes > 1000 * Again.made
+
+
+def test_what_a_replayed_step_packs_is_counted_and_what_only_a_recording_packs_is_not() -> None:
+    backend = Nvfp4EmulatedLinear()
+    dit, store = tiny.dit(replace(tiny.CONFIG, ffn=64)), Recordings("on", 2**30, CUDA)
+    dit.producers = TorchProducers(frozenset({GATED}))
+    for index in range(tiny.CONFIG.layers):
+        for leaf in ("mlp.fc1", "mlp.fc2"):
+            name = f"blocks.{index}.{leaf}"
+            stored = nvfp4.quantize(dit.get_submodule(name).resident.weight)
+            install(dit, name, backend, stored, CPU, switched=True)
+    run(store.of_run(dit, Tally(), 4), SamplerSettings(4))
+    assert store.replays == 4
+    calls = 4 * tiny.CONFIG.layers
+    assert backend.packings == Packings({"definition": calls}, calls)
 
 
 def test_masks_stacked_heads_and_sparse_attention_are_left_alone() -> None:
