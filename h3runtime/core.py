@@ -709,7 +709,7 @@ class KernelCheck:
 @dataclass(frozen=True, slots=True)
 class SelfTest:
     """What an engine asked of its kernels before it said ready. seconds: of this start. why_off: why nothing was asked,
-    "" where it was. kept: the file in which passed checks are remembered, "" where nothing can be."""
+    "" where it was. kept: the file of the cache folder in which passed checks are remembered, "" where nothing is."""
 
     checks: tuple[KernelCheck, ...] = ()
     seconds: float = 0.0

@@ -171,8 +171,8 @@ class CheckAnswer(BaseModel):
 
 class SelfTestAnswer(BaseModel):
     """What the kernels that may run were asked before the first clip. status: `passed`, `failed` (those that failed are
-    disabled) or `off`, with the reason. seconds: of this start. cached: all of it was known. kept: the file that passed
-    checks are remembered in."""
+    disabled) or `off`, with the reason. seconds: of this start. cached: all of it was known. kept: the file of the
+    cache folder that passed checks are remembered in."""
 
     status: str
     reason: str

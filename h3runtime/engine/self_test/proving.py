@@ -35,8 +35,7 @@ def prove(
         made.append(record.known(check) or _asked(check, record, device))
     if any(not each.cached and each.passed for each in made):
         record.write()
-    kept = "" if record.path is None else str(record.path)
-    return SelfTest(tuple(made), time.monotonic() - began, kept=kept)
+    return SelfTest(tuple(made), time.monotonic() - began, kept=record.told)
 
 
 def _asked(check: Check, record: Record, device: torch.device) -> KernelCheck:

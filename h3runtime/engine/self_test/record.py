@@ -34,10 +34,16 @@ class Record:
         self.path = None if cache_dir is None else cache_dir / FOLDER / name
         self._passed, self._lost = self._read()
 
+    @property
+    def told(self) -> str:
+        """The file within the cache folder: anybody may ask `/ready`. "" where nothing is kept."""
+        return "" if self.path is None else f"{FOLDER}/{self.path.name}"
+
     def known(self, check: Check) -> KernelCheck | None:
         """What is known of `check` without asking it."""
         if (told := self._lost.get(check.name)) is not None:
-            reason = f"it took the device down at an earlier start ({told}); remove {self.path} to ask it again"
+            again = f"remove {self.told} of the cache folder to ask it again"
+            reason = f"it took the device down at an earlier start ({told}); {again}"
             return KernelCheck(check.family, check.kernel, check.asked, None, check.tolerance, 0.0, reason)
         if (found := self._passed.get(check.name)) is None:
             return None
