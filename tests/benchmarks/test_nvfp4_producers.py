@@ -41,6 +41,13 @@ def test_some_may_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert "tensor scale of out" in told and "pack" not in told
 
 
+def test_one_number_is_compared_as_well() -> None:
+    case = Case("tensor scale", {}, 0)
+    check_same(case, (torch.tensor(0.5),), (torch.tensor(0.5),), "mine")
+    with pytest.raises(AssertionError, match="tensor scale: mine makes other bits"):
+        check_same(case, (torch.tensor(0.0),), (torch.tensor(-0.0),), "mine")
+
+
 def test_other_bits_stop_it() -> None:
     """Rows of padding may lack; nothing else may differ."""
     case = Case("pack", {}, 0)
