@@ -28,16 +28,14 @@ from h3_kernels.producers import Modulation, Residual
 
 SLOTS: Final = 256
 """Largest values that a first pass leaves (`kSlots` of `nvfp4_tiles.cuh`)."""
-STRIP, MOST_STRIPS, MOST_WARPS, TILE_WARPS = 256, 8, 8, 8
-"""Columns that a warp takes at a time, how often it may of a norm's row, warps to that, to a tile (`cuda/nvfp4_*`)."""
+STRIP, MOST_STRIPS = 256, 8
+"""Of a norm's row: columns that a warp takes at a time, and how often it may (`nvfp4_fused_norm.cu`)."""
 ALIGNED: Final = 8
 """BF16 values in 16 bytes."""
 TRITON_STRIDE: Final = 16
 """Values; Triton sees that a row is aligned by a stride in multiples of this."""
-FIND, FIND_AND_KEEP, GUESS = 1, 2, 3
-"""How a scale is found, as the launchers have it: in a first pass, which leaves SwiGLU's product in x or x alone;
-or in the pass that packs by the largest value so far, after which what came before the last one is packed again."""
-NORM_HOW = FIND
+SPEND, KEEP = 1, 2
+"""What the first pass of SwiGLU does to x, as `h3_nvfp4_swiglu` has it."""
 
 
 def norm_modulate_pack(
@@ -62,9 +60,7 @@ def add_gated_norm_modulate_pack(
     return _norm_pack(x, residual, weight, eps, by, tensor_scale)
 
 
-def swiglu_pack(
-    x: torch.Tensor, tensor_scale: torch.Tensor | None = None, *, spend: bool = True, how: int = 0
-) -> Packed:
+def swiglu_pack(x: torch.Tensor, tensor_scale: torch.Tensor | None = None, *, spend: bool = True) -> Packed:
     """x bf16 [S, 2*F], gate first -> silu(gate)*value, F in multiples of 16, both operations rounded.
 
     spend: x is of no use afterwards, which saves a computation where the scale has to be found. Raises as above.
@@ -75,7 +71,6 @@ def swiglu_pack(
         product = producers.swiglu_(x if spend else x.clone())
         return _packed_apart(product, tensor_scale)
     made = _room(rows, width, x.device, tensor_scale)
-    dynamic = 0 if tensor_scale is not None else how or (FIND if spend else FIND_AND_KEEP)
     launch(
         "h3_nvfp4_swiglu",
         x.device,
@@ -83,10 +78,9 @@ def swiglu_pack(
         x.stride(0),
         rows,
         width,
-        dynamic,
+        0 if tensor_scale is not None else SPEND if spend else KEEP,
         made.tensor_scale,
         _slots(x.device, tensor_scale),
-        _used(_ceil(rows, nvfp4.TILE_ROWS) * _ceil(width, STRIP) * TILE_WARPS, x.device, dynamic),
         made.codes,
         made.block_scale,
     )
@@ -106,12 +100,12 @@ def _norm_pack(
     _check_beside(x, residual, weight, by)
     warps = producers._chunks(width, x.dtype)["num_warps"]
     beside = [weight, by.shift, by.scale, *([] if residual is None else [residual.update, residual.gate])]
-    if not all(_aligned(one, TRITON_STRIDE) for one in (x, *beside)) or _ceil(width, STRIP) > MOST_STRIPS * warps:
+    if not all(_aligned(one, TRITON_STRIDE) for one in (x, *beside)) or width > STRIP * MOST_STRIPS * warps:
         if residual is None:
             return _packed_apart(producers.norm_modulate(x, weight, eps, by), tensor_scale)
         return _packed_apart(producers.add_gated_norm_modulate(x, residual, weight, eps, by), tensor_scale)
     made = _room(rows, width, x.device, tensor_scale)
-    dynamic = 0 if tensor_scale is not None else NORM_HOW
+    dynamic = tensor_scale is None
     launch(
         "h3_nvfp4_norm_modulate",
         x.device,
@@ -129,11 +123,10 @@ def _norm_pack(
         by.index.int().contiguous(),
         float(eps),
         warps,
-        dynamic,
+        int(dynamic),
         made.tensor_scale,
         torch.empty(rows, dtype=torch.float32, device=x.device) if dynamic else None,
         _slots(x.device, tensor_scale),
-        _used(rows * MOST_WARPS, x.device, dynamic),
         made.codes,
         made.block_scale,
     )
@@ -155,15 +148,6 @@ def _room(rows: int, width: int, device: torch.device, tensor_scale: torch.Tenso
 
 def _slots(device: torch.device, tensor_scale: torch.Tensor | None) -> torch.Tensor | None:
     return None if tensor_scale is not None else torch.empty(SLOTS, dtype=torch.float32, device=device)
-
-
-def _used(pieces: int, device: torch.device, dynamic: int) -> torch.Tensor | None:
-    """Room for what each piece was packed by."""
-    return torch.empty(pieces, dtype=torch.int32, device=device) if dynamic == GUESS else None
-
-
-def _ceil(count: int, size: int) -> int:
-    return -(-count // size)
 
 
 def _check(x: torch.Tensor, width: int) -> None:

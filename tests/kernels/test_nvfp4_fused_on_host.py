@@ -1,7 +1,7 @@
 """Producers that end in NVFP4, their CUDA C++ run on the host, against plain PyTorch bit for bit.
 
 What is theirs is held here without a GPU: the order in which squares are added, which roundings there are, where codes
-and scales lie, which tiles a guess of the tensor's scale makes wrong. The definition of the packing is
+and scales lie. The definition of the packing is
 `quant.nvfp4_cuda`; `tests/gpu/test_nvfp4_fused.py` compares the same on a GPU with the other kernels.
 """
 
@@ -16,7 +16,7 @@ from h3runtime.quant import nvfp4_cuda, tiles
 from tests.kernels.nvfp4_fused_on_host import compiled
 
 EPS = 1e-5
-KNOWN, FIND, FIND_AND_KEEP, GUESS = range(4)
+KNOWN, FIND, FIND_AND_KEEP = range(3)
 """How the tensor's scale comes about, as the launchers have it."""
 GIVEN = 0.0037
 
@@ -41,8 +41,7 @@ def call(launcher: object, rows: int, width: int, how: int, *arguments: object) 
         torch.tensor(GIVEN if how == KNOWN else torch.nan),
     )
     slots = torch.full((256,), torch.nan)
-    used = torch.full((-(-rows // 128) * 128 * -(-width // 256) * 8,), -1, dtype=torch.int32)
-    passed = [*arguments, made.tensor_scale, torch.empty(rows), slots, used, made.codes, made.scales, None]
+    passed = [*arguments, made.tensor_scale, torch.empty(rows), slots, made.codes, made.scales, None]
     if len(arguments) < 10:
         del passed[len(arguments) + 1]  # SwiGLU has no roots of rows
     assert launcher(*map(_c, passed)) == 0  # type: ignore[operator]
@@ -108,7 +107,7 @@ def test_norm_and_modulation(rows: int, width: int, library: SimpleNamespace) ->
             x = (x.double() + update.double() * gate[index].double()).float().bfloat16()
         roots = 1 / torch.sqrt(squares_in_order(x.float()) / width + torch.tensor(EPS))
         wanted = (x.float() * roots[:, None] * weight.float()).bfloat16() * (1 + scale[index]) + shift[index]
-        for how in (KNOWN, FIND, GUESS):
+        for how in (KNOWN, FIND):
             rows_of_x = held.clone()
             given = (
                 rows_of_x,
@@ -138,27 +137,15 @@ def test_swiglu(rows: int, width: int, library: SimpleNamespace) -> None:
     gate, value = x.chunk(2, -1)
     power = torch.exp(-gate.double()).float()
     wanted = (gate.float() / (1 + power)).bfloat16() * value
-    for how in (KNOWN, FIND, FIND_AND_KEEP, GUESS):
+    for how in (KNOWN, FIND, FIND_AND_KEEP):
         given = x.clone()
         check(call(library.h3_nvfp4_swiglu, rows, width, how, given, 2 * width, rows, width, how), wanted, how)
         assert torch.equal(given[:, width:], value)
         assert torch.equal(given[:, :width], wanted if how == FIND else gate)
 
 
-@pytest.mark.parametrize("last", [0, 128, 383])
-def test_what_a_guess_got_wrong_is_packed_again(last: int, library: SimpleNamespace) -> None:
-    """The largest value of all in the first tile, the second, and the last row."""
-    source = torch.Generator().manual_seed(last)
-    x = torch.randn(384, 1024, generator=source).bfloat16()
-    x[last, 17] = x[last, 512 + 17] = 30.0
-    wanted = call(library.h3_nvfp4_swiglu, 384, 512, FIND_AND_KEEP, x, 1024, 384, 512, FIND_AND_KEEP)
-    guessed = call(library.h3_nvfp4_swiglu, 384, 512, GUESS, x, 1024, 384, 512, GUESS)
-    assert torch.equal(guessed.codes, wanted.codes)
-    assert torch.equal(guessed.scales, wanted.scales)
-
-
 def test_a_row_that_no_warps_hold_is_refused(library: SimpleNamespace) -> None:
-    nothing = [ctypes.c_void_p(None)] * 7
+    nothing = [ctypes.c_void_p(None)] * 5
     sizes = [ctypes.c_int64(one) for one in (16400, 1, 16400)]
     for warps in (0, 8, 9):
         refused = library.h3_nvfp4_norm_modulate(

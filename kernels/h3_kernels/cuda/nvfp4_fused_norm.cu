@@ -19,9 +19,9 @@ struct Tables {
     int64_t stride;  // of shift, scale and gate
     const int32_t* index;
 
-    __device__ __forceinline__ int64_t row_of(int64_t row) const { return index[row] * stride; }
-    __device__ __forceinline__ Vectors at(int64_t which, int column) const {
-        return {read16(weight + column), factor_of(read16(scale + which + column)), read16(shift + which + column)};
+    __device__ __forceinline__ Vectors at(int which, int column) const {
+        const int64_t from = which * stride + column;
+        return {factor_of(read16(scale + from)), read16(shift + from)};
     }
 };
 
@@ -35,7 +35,6 @@ struct Activation {
 struct Out {
     float* inverse_roots;  // of a first pass
     float* slots;          // likewise
-    Guess guess;
     const float* tensor_scale;
     uint8_t *codes, *scales;
 };
@@ -43,126 +42,143 @@ struct Out {
 constexpr int kMostWarps = 8;    // to a row
 constexpr int kRowsOfBlock = 8;  // two neighbours of each quarter of a tile: their scales share sectors
 constexpr int kQuarters = kTileRows / 32;
+#ifndef H3_NORM_ROWS
+#define H3_NORM_ROWS 1
+#endif
 #ifndef H3_NORM_BLOCKS
-#define H3_NORM_BLOCKS 4
+#define H3_NORM_BLOCKS 7
+#endif
+#ifndef H3_GATE_ROWS
+#define H3_GATE_ROWS 1
+#endif
+#ifndef H3_GATE_BLOCKS
+#define H3_GATE_BLOCKS 6
 #endif
 
-__device__ __forceinline__ uint4 read_row(const Activation& from, int64_t row, int column) {
-    return read16_once(from.x + row * from.stride + column);
+// To a multiprocessor, at least. Where E2M1 has a converter the compiler would spill with as many as elsewhere.
+constexpr int blocks_of(bool residual, int wanted) {
+    const int most = residual ? 4 : 6;
+    return kConverter && wanted > most ? most : wanted;
 }
 
-// x + update * gate of the row, left in x.
-__device__ __forceinline__ uint4 add_to_row(const Activation& from, uint4 x, uint4 update, uint4 gate, int64_t row,
-                                            int column) {
-    const uint4 sum = add_gated8(x, update, gate);
-    *reinterpret_cast<uint4*>(from.x + row * from.stride + column) = sum;
-    return sum;
-}
-
-// A thread block has eight rows, two at a time, each in all of its warps as the Triton kernel has it: strips of 256
-// columns in turn, `held` of them at most in a warp. packs: by a known scale; else inverse roots and largest values.
-template <int held, int most_threads, int blocks, bool residual, bool packs, bool guesses>
-__global__ void __launch_bounds__(most_threads, kConverter && blocks > 3 ? 3 : blocks)  // there four would spill
+// A thread block has eight rows, one or two at a time, each in all of its warps as the Triton kernel has it: strips of
+// 256 columns in turn, `held` of them at most in a warp; known_warps: how many, 0: of the launch. packs: by a known
+// scale; else inverse roots and largest values.
+template <int held, int known_warps, int at_once, int blocks, bool residual, bool packs>
+__global__ void __launch_bounds__(32 * (known_warps ? known_warps : kMostWarps), blocks_of(residual, blocks))
     whole_rows(Activation from, Tables tables, Shape shape, float eps, Out out) {
-    extern __shared__ __align__(16) uint8_t made_scales[];  // packs: [8, tile_columns * 4]
-    __shared__ float sums_of_warps[2][2][kMostWarps];       // of every other turn, of either row
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    extern __shared__ __align__(16) uint8_t made_scales[];     // packs: [8, tile_columns * 4]
+    __shared__ float sums_of_warps[2][at_once][kMostWarps];    // of every other turn
+    const int warps = known_warps ? known_warps : blockDim.x / 32;
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane % 2;
     const int64_t tile = blockIdx.x / 16;
     const int first = blockIdx.x % 16 * 2;  // of a quarter
     const int scale_bytes = shape.tile_columns * kTileColumns;
-    float scale = packs && !guesses ? *out.tensor_scale : 0.0f, rcp = reciprocal(scale);
+    const int first_column = warp * kStrip + lane * 8, next = warps * kStrip;
+    const float scale = packs ? *out.tensor_scale : 0.0f, rcp = reciprocal(scale);
     uint32_t found = 0;
 
-    for (int quarter = 0; quarter < kQuarters; ++quarter) {
-        const int64_t row = tile * kTileRows + quarter * 32 + first;
-        if (row >= shape.rows) {
-            if constexpr (packs)
-                for (int i = threadIdx.x; i < 2 * scale_bytes; i += blockDim.x)
-                    made_scales[quarter * 2 * scale_bytes + i] = 0;
-            continue;
-        }
-        const bool there[2] = {true, row + 1 < shape.rows};
-        const int64_t which[2] = {there[0] ? tables.row_of(row) : 0, there[1] ? tables.row_of(row + 1) : 0};
-        uint4 x[2][held];
-        float roots[2];
-        uint32_t so_far = 0;
-        if constexpr (guesses) so_far = largest_so_far(out.guess);
+    // `at_once` rows, the turn-th of the block's. whole: all are there, and strips are.
+    const auto make = [&](auto whole, int turn, int64_t row) {
+        const auto there = [&](int k) { return whole || row + k < shape.rows; };
+        const auto inside = [&](int i) {
+            return whole ? i * warps + warp < shape.strips : first_column + i * next < shape.columns;
+        };
+        int which[at_once];
+        uint4 x[at_once][held];
+        float roots[at_once];
+#pragma unroll
+        for (int k = 0; k < at_once; ++k) which[k] = there(k) ? tables.index[row + k] : 0;
 #pragma unroll
         for (int i = 0; i < held; ++i) {
-            const int column = (i * warps + warp) * kStrip + lane * 8;
 #pragma unroll
-            for (int k = 0; k < 2; ++k) {
+            for (int k = 0; k < at_once; ++k) {
                 x[k][i] = {0, 0, 0, 0};
-                if (there[k] && column < shape.columns) x[k][i] = read_row(from, row + k, column);
+                if (there(k) && inside(i))
+                    x[k][i] = read16_once(from.x + (row + k) * from.stride + first_column + i * next);
             }
         }
         if constexpr (residual) {
 #pragma unroll
-            for (int i = 0; i < held; ++i) {
-                const int column = (i * warps + warp) * kStrip + lane * 8;
+            for (int k = 0; k < at_once; ++k) {
+                const BF16* const update = from.update + (row + k) * from.update_stride + first_column;
+                const BF16* const gate = tables.gate + which[k] * tables.stride + first_column;
+                BF16* const into = from.x + (row + k) * from.stride + first_column;
+                uint4 updates[held];
 #pragma unroll
-                for (int k = 0; k < 2; ++k)
-                    if (there[k] && column < shape.columns)
-                        x[k][i] = add_to_row(from, x[k][i],
-                                             read16_once(from.update + (row + k) * from.update_stride + column),
-                                             read16(tables.gate + which[k] + column), row + k, column);
+                for (int i = 0; i < held; ++i)
+                    if (there(k) && inside(i)) updates[i] = read16_once(update + i * next);
+#pragma unroll
+                for (int i = 0; i < held; ++i) {
+                    if (!there(k) || !inside(i)) continue;
+                    x[k][i] = add_gated8(x[k][i], updates[i], read16(gate + i * next));
+                    *reinterpret_cast<uint4*>(into + i * next) = x[k][i];
+                }
             }
         }
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
+        for (int k = 0; k < at_once; ++k) {
             float sums[8] = {};
 #pragma unroll
             for (int i = 0; i < held; ++i) add_squares(sums, x[k][i]);
             roots[k] = sum_of_warp(sum8(sums));
-            if (lane == 0) sums_of_warps[quarter % 2][k][warp] = roots[k];
+            if (lane == 0) sums_of_warps[turn % 2][k][warp] = roots[k];
         }
         __syncthreads();
-        if constexpr (guesses) {
-            scale = __fmul_rn(__uint_as_float(so_far), kTop);
-            rcp = reciprocal(scale);
-            found = 0;
-        }
 #pragma unroll
-        for (int k = 0; k < 2; ++k)
-            roots[k] = inverse_root(sum_of_warps(sums_of_warps[quarter % 2][k], warps), shape.columns, eps);
+        for (int k = 0; k < at_once; ++k)
+            roots[k] = inverse_root(sum_of_warps(sums_of_warps[turn % 2][k], warps), shape.columns, eps);
+        if constexpr (!packs)
+            if (threadIdx.x == 0)
+#pragma unroll
+                for (int k = 0; k < at_once; ++k)
+                    if (there(k)) out.inverse_roots[row + k] = roots[k];
 
+        // Two at a time: a strip of two rows, or two strips of a row.
 #pragma unroll
-        for (int i = 0; i < held; ++i) {
-            const int strip = i * warps + warp, column = strip * kStrip + lane * 8;
-            if (strip >= shape.strips) continue;
-            const bool inside = column < shape.columns;
-            Vectors by{};
-            if (inside) by = tables.at(which[0], column);
+        for (int j = 0; j < held; j += at_once == 2 ? 1 : 2) {
+            if (j * warps + warp >= shape.strips) continue;
             uint4 made[2];
-            made[0] = norm_modulate8(x[0][i], roots[0], by);
-            if (which[1] != which[0] && inside) by = tables.at(which[1], column);
-            made[1] = norm_modulate8(x[1][i], roots[1], by);
-            if constexpr (guesses || !packs) {
+            Weights weights{};
+            Vectors by{};
 #pragma unroll
-                for (int k = 0; k < 2; ++k)
-                    if (there[k] && inside) found = with_largest(found, made[k]);
+            for (int e = 0; e < 2; ++e) {
+                const int k = at_once == 2 ? e : 0, i = at_once == 2 ? j : j + e, column = first_column + i * next;
+                made[e] = {0, 0, 0, 0};
+                if (!inside(i)) continue;
+                if (e == 0 || at_once == 1) weights = weights_of(read16(tables.weight + column));
+                if (e == 0 || at_once == 1 || which[0] != which[k]) by = tables.at(which[k], column);
+                made[e] = norm_modulate8(x[k][i], roots[k], weights, by);
+                if constexpr (!packs)
+                    if (there(k)) found = with_largest(found, made[e]);
             }
             if constexpr (packs) {
                 uint32_t packed[2], by_two[1];
                 pack8<2>(made, scale, rcp, packed, by_two);
 #pragma unroll
-                for (int k = 0; k < 2; ++k)
-                    if (there[k] && inside)
-                        *reinterpret_cast<uint32_t*>(out.codes + ((row + k) * shape.columns + column) / 2) = packed[k];
-                if (column / kBlock < scale_bytes)
-                    made_scales[(quarter * 2 + lane % 2) * scale_bytes + column / kBlock] =
-                        there[lane % 2] && inside ? by_two[0] : 0;
+                for (int e = 0; e < 2; ++e) {
+                    const int k = at_once == 2 ? e : 0, i = at_once == 2 ? j : j + e;
+                    if (there(k) && inside(i))
+                        *reinterpret_cast<uint32_t*>(out.codes + ((row + k) * shape.columns + first_column + i * next) / 2) =
+                            packed[e];
+                }
+                const int k = at_once == 2 ? odd : 0, i = at_once == 2 ? j : j + odd;
+                const int block = (first_column + i * next) / kBlock;
+                if (block < scale_bytes)
+                    made_scales[(turn * at_once + k) * scale_bytes + block] = there(k) && inside(i) ? by_two[0] : 0;
             }
         }
-        if (guesses || !packs) {
-            if (threadIdx.x < 2 && there[threadIdx.x]) out.inverse_roots[row + threadIdx.x] = roots[threadIdx.x];
-        }
-        if constexpr (guesses) {
-            __syncwarp();
-            const uint32_t mine = largest_of_warp(found);
-            if (mine > so_far && lane == 0) atomicMax(out.guess.running, mine);
-            // Warps may have seen another one so far: each says what it used.
-            if (lane < 2 && there[lane]) out.guess.used[(row + lane) * kMostWarps + warp] = so_far;
+    };
+
+    for (int turn = 0; turn < kRowsOfBlock / at_once; ++turn) {
+        const int64_t row = tile * kTileRows + turn * at_once / 2 * 32 + first + turn * at_once % 2;
+        if (row + at_once <= shape.rows && shape.columns % kStrip == 0) {
+            make(std::true_type{}, turn, row);
+        } else if (row < shape.rows) {
+            make(std::false_type{}, turn, row);
+        } else if constexpr (packs) {
+            for (int i = threadIdx.x; i < at_once * scale_bytes; i += blockDim.x)
+                made_scales[turn * at_once * scale_bytes + i] = 0;
         }
     }
 
@@ -186,63 +202,64 @@ __global__ void __launch_bounds__(most_threads, kConverter && blocks > 3 ? 3 : b
 // Rows whose 1 / root mean square is known, by tiles. The vectors of its columns stay in a thread while the index does.
 struct Normed {
     using Loaded = uint4;
+    struct Row {
+        float root;
+        int which;
+    };
     const BF16* x;
     int64_t stride;
     const float* inverse_roots;
     Tables tables;
     int width;
-    const BF16* from;
+    const BF16* at;  // of this thread's columns in its warp's next row
     int column;
-    const float* roots;
-    const int64_t* rows;
-    int64_t which;
+    const Row* rows;
+    int which;
+    Weights weights;
     Vectors by;
-    int warps;  // of `whole_rows`
 
-    __device__ __forceinline__ bool wrong(const Guess& guess, const Place&, const Shape&, int64_t first_row, int here) const {
-        bool found = false;
-        for (int i = threadIdx.x; i < here * kMostWarps; i += kTileThreads)
-            found = found || (i % kMostWarps < warps && guess.used[first_row * kMostWarps + i] != *guess.running);
-        return __syncthreads_or(found);
-    }
     __device__ __forceinline__ void begin(int64_t first_row, int here, int first_column) {
-        __shared__ float root_of[kTileRows];
-        __shared__ int64_t row_of[kTileRows];
-        for (int i = threadIdx.x; i < here; i += kTileThreads) {
-            root_of[i] = inverse_roots[first_row + i];
-            row_of[i] = tables.row_of(first_row + i);
-        }
-        __syncthreads();
-        from = x + first_row * stride + first_column;
+        __shared__ Row rows_of_tile[kTileRows];
+        const int64_t row = first_row + threadIdx.x;
+        if (threadIdx.x < here) rows_of_tile[threadIdx.x] = {inverse_roots[row], tables.index[row]};
+        at = x + (first_row + threadIdx.x / 32) * stride + first_column;
         column = first_column;
-        roots = root_of;
-        rows = row_of;
+        rows = rows_of_tile;
         which = -1;
+        weights = {};
+        if (column < width) weights = weights_of(read16(tables.weight + column));
         by = {};
+        __syncthreads();
     }
-    __device__ __forceinline__ Loaded load(int row) const { return read16_once(from + row * stride); }
+    __device__ __forceinline__ Loaded load(int i) const { return read16_once(at + i * kTileWarps * stride); }
     __device__ __forceinline__ uint4 make(Loaded loaded, int row, bool inside) {
-        if (rows[row] != which && inside) {
-            which = rows[row];
+        const Row of = rows[row];
+        if (of.which != which && inside) {
+            which = of.which;
             by = tables.at(which, column);
         }
-        return norm_modulate8(loaded, roots[row], by);
+        return norm_modulate8(loaded, of.root, weights, by);
+    }
+    template <int count>
+    __device__ __forceinline__ void advance() {
+        at += count * kTileWarps * stride;
     }
 };
 
 constexpr int kModelHeld = 6, kModelWarps = 4;  // 5,376 columns, and all from 4,097 to 6,144
 constexpr int kMostHeld = 8;                    // any width up to 16,384
 
-template <bool residual, bool packs, bool guesses>
+template <bool residual, bool packs>
 void launch_rows(const Activation& from, const Tables& tables, const Shape& shape, float eps, int warps, const Out& out,
                  cudaStream_t stream) {
+    constexpr int at_once = residual ? H3_GATE_ROWS : H3_NORM_ROWS, blocks = residual ? H3_GATE_BLOCKS : H3_NORM_BLOCKS;
     const unsigned int grid = static_cast<unsigned int>((shape.rows + kTileRows - 1) / kTileRows * 16);
     const size_t bytes = packs ? static_cast<size_t>(kRowsOfBlock) * shape.tile_columns * kTileColumns : 0;
     if (warps == kModelWarps && shape.strips <= kModelHeld * kModelWarps)
-        whole_rows<kModelHeld, 32 * kModelWarps, H3_NORM_BLOCKS, residual, packs, guesses>
+        whole_rows<kModelHeld, kModelWarps, at_once, blocks, residual, packs>
             <<<grid, 32 * warps, bytes, stream>>>(from, tables, shape, eps, out);
     else
-        whole_rows<kMostHeld, 32 * kMostWarps, 1, residual, packs, guesses>
+        whole_rows<kMostHeld, 0, 1, 1, residual, packs>
             <<<grid, 32 * warps, bytes, stream>>>(from, tables, shape, eps, out);
 }
 
@@ -257,7 +274,7 @@ extern "C" int h3_nvfp4_norm_modulate(void* x, int64_t stride, int64_t rows, int
                                       int64_t update_stride, const void* weight, const void* shift, const void* scale,
                                       const void* gate, int64_t table_stride, const void* index, float eps,
                                       int64_t triton_warps, int64_t dynamic, void* tensor_scale, void* inverse_roots,
-                                      void* slots, void* used, void* codes, void* scales, cudaStream_t stream) {
+                                      void* slots, void* codes, void* scales, cudaStream_t stream) {
     if (rows == 0 || width == 0) return cudaSuccess;
     const Shape shape = shape_of(rows, width);
     if (triton_warps < 1 || triton_warps > kMostWarps || shape.strips > kMostHeld * triton_warps)
@@ -267,28 +284,20 @@ extern "C" int h3_nvfp4_norm_modulate(void* x, int64_t stride, int64_t rows, int
                         static_cast<const BF16*>(scale),  static_cast<const BF16*>(gate),
                         table_stride,                     static_cast<const int32_t*>(index)};
     const Out out{static_cast<float*>(inverse_roots), static_cast<float*>(slots),
-                  {static_cast<uint32_t*>(slots), static_cast<uint32_t*>(used)},
                   static_cast<const float*>(tensor_scale), static_cast<uint8_t*>(codes), static_cast<uint8_t*>(scales)};
     const int warps = static_cast<int>(triton_warps);
     if (!dynamic) {
         if (update)
-            launch_rows<true, true, false>(from, tables, shape, eps, warps, out, stream);
+            launch_rows<true, true>(from, tables, shape, eps, warps, out, stream);
         else
-            launch_rows<false, true, false>(from, tables, shape, eps, warps, out, stream);
+            launch_rows<false, true>(from, tables, shape, eps, warps, out, stream);
         return cudaGetLastError();
     }
     if (const cudaError_t error = cudaMemsetAsync(slots, 0, kSlots * sizeof(float), stream)) return error;
-    if (dynamic == 3) {
-        if (update)
-            launch_rows<true, true, true>(from, tables, shape, eps, warps, out, stream);
-        else
-            launch_rows<false, true, true>(from, tables, shape, eps, warps, out, stream);
-    } else {
-        if (update)
-            launch_rows<true, false, false>(from, tables, shape, eps, warps, out, stream);
-        else
-            launch_rows<false, false, false>(from, tables, shape, eps, warps, out, stream);
-    }
+    if (update)
+        launch_rows<true, false>(from, tables, shape, eps, warps, out, stream);
+    else
+        launch_rows<false, false>(from, tables, shape, eps, warps, out, stream);
     if (const int error = h3_nvfp4_finish_scale(slots, kSlots, tensor_scale, stream)) return error;
     Normed source{};
     source.x = from.x;
@@ -296,12 +305,7 @@ extern "C" int h3_nvfp4_norm_modulate(void* x, int64_t stride, int64_t rows, int
     source.inverse_roots = out.inverse_roots;
     source.tables = tables;
     source.width = shape.columns;
-    source.warps = warps;
-    if (dynamic == 3)
-        pack_tiles<Normed, 4, 3, By::last><<<tiles_in(shape), kTileThreads, 0, stream>>>(
-            source, shape, true, out.tensor_scale, out.guess, out.codes, out.scales);
-    else
-        pack_tiles<Normed, 4, 3, By::known><<<tiles_in(shape), kTileThreads, 0, stream>>>(
-            source, shape, true, out.tensor_scale, {}, out.codes, out.scales);
+    pack_tiles<Normed, 4, 3><<<tiles_in(shape), kTileThreads, 0, stream>>>(source, shape, true, out.tensor_scale,
+                                                                         out.codes, out.scales);
     return cudaGetLastError();
 }

@@ -19,19 +19,22 @@ struct Swiglu {
     BF16* x;
     int64_t stride;
     int width;  // F
-    BF16* from;
+    BF16* at;  // of this thread's columns in its warp's next row
 
-    __device__ __forceinline__ void begin(int64_t first_row, int, int column) { from = x + first_row * stride + column; }
-    __device__ __forceinline__ Loaded load(int row) const {
-        const BF16* const here = from + row * stride;
+    __device__ __forceinline__ void begin(int64_t first_row, int, int column) {
+        at = x + (first_row + threadIdx.x / 32) * stride + column;
+    }
+    __device__ __forceinline__ Loaded load(int i) const {
+        const BF16* const here = at + i * kTileWarps * stride;
         return {read16_once(here), read16_once(here + width)};
     }
     __device__ __forceinline__ uint4 make(Loaded loaded, int, bool) const { return swiglu8(loaded.gate, loaded.value); }
-    __device__ __forceinline__ bool wrong(const Guess& guess, const Place& place, const Shape& shape, int64_t, int) const {
-        return any_wrong(guess, guess.used + (place.tile * shape.strips + place.strip) * kTileWarps, kTileWarps);
+    template <int rows>
+    __device__ __forceinline__ void advance() {
+        at += rows * kTileWarps * stride;
     }
-    __device__ __forceinline__ void keep(uint4 made, int row) const {
-        *reinterpret_cast<uint4*>(from + row * stride) = made;
+    __device__ __forceinline__ void keep(uint4 made, int i) const {
+        *reinterpret_cast<uint4*>(at + i * kTileWarps * stride) = made;
     }
 };
 
@@ -49,8 +52,7 @@ constexpr int kRows = H3_SWIGLU_ROWS, kBlocks = H3_SWIGLU_BLOCKS;
 // tensor_scale (fp32 []), 1 tensor_scale is found and x spent, 2 it is found and x left alone. slots fp32 [256] where
 // dynamic; codes [rows, width/2]; scales [ru(rows, 128), ru(width/16, 4)] in tiles, all of it written.
 extern "C" int h3_nvfp4_swiglu(void* x, int64_t stride, int64_t rows, int64_t width, int64_t dynamic,
-                               void* tensor_scale, void* slots, void* used, void* codes, void* scales,
-                               cudaStream_t stream) {
+                               void* tensor_scale, void* slots, void* codes, void* scales, cudaStream_t stream) {
     if (rows == 0 || width == 0) return cudaSuccess;
     const Shape shape = shape_of(rows, width);
     const unsigned int grid = tiles_in(shape);
@@ -60,28 +62,19 @@ extern "C" int h3_nvfp4_swiglu(void* x, int64_t stride, int64_t rows, int64_t wi
     if (dynamic) {
         float* const most = static_cast<float*>(slots);
         if (const cudaError_t error = cudaMemsetAsync(most, 0, kSlots * sizeof(float), stream)) return error;
-        const Guess guess{static_cast<uint32_t*>(slots), static_cast<uint32_t*>(used)};
-        if (dynamic == 3)
-            pack_tiles<Swiglu, kRows, kBlocks, By::guess>
-                <<<grid, kTileThreads, 0, stream>>>(source, shape, false, scale, guess, codes_to, scales_to);
-        else if (dynamic == 1)
+        if (dynamic == 1)
             largest_of_tiles<Swiglu, kRows, kBlocks, true><<<grid, kTileThreads, 0, stream>>>(source, shape, most);
         else
             largest_of_tiles<Swiglu, kRows, kBlocks, false><<<grid, kTileThreads, 0, stream>>>(source, shape, most);
         if (const int error = h3_nvfp4_finish_scale(most, kSlots, scale, stream)) return error;
-        if (dynamic == 3) {
-            pack_tiles<Swiglu, kRows, kBlocks, By::last>
-                <<<grid, kTileThreads, 0, stream>>>(source, shape, true, scale, guess, codes_to, scales_to);
-            return cudaGetLastError();
-        }
     }
     if (dynamic == 1) {
         const Rows made{static_cast<const BF16*>(x), stride, nullptr};
-        pack_tiles<Rows, 4, 4, By::known>
-            <<<grid, kTileThreads, 0, stream>>>(made, shape, true, scale, {}, codes_to, scales_to);
+        pack_tiles<Rows, 4, 4>
+            <<<grid, kTileThreads, 0, stream>>>(made, shape, true, scale, codes_to, scales_to);
     } else {
-        pack_tiles<Swiglu, kRows, kBlocks, By::known>
-            <<<grid, kTileThreads, 0, stream>>>(source, shape, dynamic != 0, scale, {}, codes_to, scales_to);
+        pack_tiles<Swiglu, kRows, kBlocks>
+            <<<grid, kTileThreads, 0, stream>>>(source, shape, dynamic != 0, scale, codes_to, scales_to);
     }
     return cudaGetLastError();
 }

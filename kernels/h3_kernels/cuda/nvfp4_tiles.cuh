@@ -1,12 +1,15 @@
 // Tiles of 128 rows by 256 columns of something made on the way, BF16, to NVFP4; or its largest absolute value.
 //
-// A `Source` makes eight neighbouring values of a row: `begin` once for a thread's columns, `load` what is in memory,
-// `make` the values. A thread block makes the scales of its tile in shared memory and stores full sectors, padding
+// A `Source` makes eight neighbouring values of a row: `begin` once for a thread's columns, `load` what is in memory of
+// the warp's i-th row from here, `make` the values, `advance` past some rows. A thread block makes the scales of its tile in shared memory and stores full sectors, padding
 // (zeros) included. Eight values lie in a lane, a block of 16 in a pair of lanes. Read by the fused producers.
 #pragma once
 
 #include <cuda_runtime.h>
 
+#include <type_traits>
+
+#include "bf16_producers.cuh"
 #include "nvfp4_block.cuh"
 
 namespace h3 {
@@ -17,7 +20,6 @@ constexpr int kStrip = 256;  // columns of a warp's row
 constexpr int kStripTiles = kStrip / kBlock / kTileColumns;
 constexpr int kPaddedTile = kTileBytes + 16;  // no two tiles begin in one bank
 constexpr int kSlots = 256;                   // of largest values, fp32 >= 0 as bits
-constexpr float kTop = 1.0f / (448.0f * 6.0f);  // as `nvfp4_scale.cu` has it
 
 using BF16 = __nv_bfloat16;
 
@@ -39,24 +41,27 @@ static __device__ __noinline__ uint2 pack8_with_special_values(uint4 row, float 
     return {by.code, codes8_by_midpoints<BF16>(row.x, row.y, row.z, row.w, by.encode)};
 }
 
+// The largest absolute value of eight, both halves; signs mean nothing.
+__device__ __forceinline__ uint32_t largest8(uint4 v) {
+    if constexpr (kConverter) return larger_number(larger_number(v.x, v.y), larger_number(v.z, v.w));
+    return larger_nan(larger_nan(v.x, v.y), larger_nan(v.z, v.w));
+}
+
 // Eight values a lane of `count` rows, an even number. Of two rows' blocks, which lie in a pair of lanes, the even lane
 // makes the first one's scale and the odd lane the second one's: `scales[i]` is that of row 2i + lane % 2. All lanes of
 // the warp call.
 template <int count>
 __device__ __forceinline__ void pack8(const uint4 (&values)[count], float scale, float rcp, uint32_t (&codes)[count],
                                       uint32_t (&scales)[count / 2]) {
-    constexpr bool hand_on = !kConverter;
     const bool odd = threadIdx.x % 2;
     float encode[count];
     bool ordinary = true;  // no NaN, no Inf
 #pragma unroll
     for (int i = 0; i < count; i += 2) {
-        const uint32_t first[4] = {values[i].x, values[i].y, values[i].z, values[i].w};
-        const uint32_t second[4] = {values[i + 1].x, values[i + 1].y, values[i + 1].z, values[i + 1].w};
-        const uint32_t a = amax8<BF16, hand_on>(first), b = amax8<BF16, hand_on>(second);
+        const uint32_t a = largest8(values[i]), b = largest8(values[i + 1]);
         const uint32_t mine = odd ? b : a, other = __shfl_xor_sync(0xffffffffu, odd ? a : b, 1);
-        const uint32_t both = hand_on ? Pair<BF16>::max_nan(mine, other) : Pair<BF16>::max(mine, other);
-        const float amax = larger_half<BF16, hand_on>(both);
+        const uint32_t both = (kConverter ? larger_number(mine, other) : larger_nan(mine, other)) & kNoSigns;
+        const float amax = larger_half<BF16, !kConverter>(both);
         const BlockScale by = block_scale(amax, scale, rcp);
         const float others = __shfl_xor_sync(0xffffffffu, by.encode, 1);
         scales[i / 2] = by.code;
@@ -80,36 +85,17 @@ __device__ __forceinline__ void pack8(const uint4 (&values)[count], float scale,
     }
 }
 
-__device__ __forceinline__ uint32_t with_largest(uint32_t found, uint4 values) {
-    const uint32_t words[4] = {values.x, values.y, values.z, values.w};
-    return Pair<BF16>::max_nan(found, amax8<BF16, true>(words));
+// Begins at 0.
+__device__ __forceinline__ uint32_t with_largest(uint32_t found, uint4 v) {
+    return larger_nan(found, larger_nan(larger_nan(v.x, v.y), larger_nan(v.z, v.w)));
 }
 
-// found: `with_largest` of a lane; of the warp, as the bits of an fp32. It isn't negative, so bits are in the order of
-// values, NaN above all. All lanes of the warp call.
-__device__ __forceinline__ uint32_t largest_of_warp(uint32_t found) {
-    return __reduce_max_sync(0xffffffffu, __float_as_uint(larger_half<BF16, true>(found)));
-}
-
+// found: `with_largest` of a lane. All lanes of the warp call.
 __device__ __forceinline__ void leave_largest(uint32_t found, float* slots) {
-    const uint32_t most = largest_of_warp(found);
+    const uint32_t most = __reduce_max_sync(0xffffffffu, __float_as_uint(larger_half<BF16, true>(found & kNoSigns)));
+    // Not negative, so bits are in the order of values, NaN above all.
     if (threadIdx.x % 32 == 0) atomicMax(reinterpret_cast<unsigned int*>(slots) + blockIdx.x % kSlots, most);
 }
-
-// Packing before the tensor's largest value is known: by the largest one so far, `running`, and what was packed by
-// another one than the last is packed again. `used`: of each piece, by which, as bits; kMixed: by several.
-constexpr uint32_t kMixed = 0xffffffffu;
-struct Guess {
-    uint32_t* running;
-    uint32_t* used;
-};
-
-// The same for all lanes of the warp, which all call.
-__device__ __forceinline__ uint32_t largest_so_far(const Guess& guess) {
-    return __shfl_sync(0xffffffffu, *reinterpret_cast<volatile uint32_t*>(guess.running), 0);
-}
-
-enum class By { known, guess, last };  // last: `known`, but only what a guess got wrong
 
 struct Shape {
     int64_t rows;
@@ -139,9 +125,9 @@ __device__ __forceinline__ Place place_of(const Shape& shape, bool backwards) {
     return {at / shape.strips, static_cast<int>(at % shape.strips)};
 }
 
-template <class Source, int rows_at_once, int blocks, By by>
+template <class Source, int rows_at_once, int blocks>
 __global__ void __launch_bounds__(kTileThreads, blocks)
-    pack_tiles(Source source, Shape shape, bool backwards, const float* __restrict__ tensor_scale, Guess guess,
+    pack_tiles(Source source, Shape shape, bool backwards, const float* __restrict__ tensor_scale,
                uint8_t* __restrict__ codes, uint8_t* __restrict__ scales) {
     __shared__ __align__(16) uint8_t tiles[kStripTiles * kPaddedTile];
     const Place place = place_of(shape, backwards);
@@ -150,49 +136,50 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     const int column = place.strip * kStrip + lane * 8;
     const int rows = static_cast<int>(min(shape.rows - first_row, static_cast<int64_t>(kTileRows)));
     const int here = column < shape.columns ? rows : 0;
-    if (by == By::last && !source.wrong(guess, place, shape, first_row, rows)) return;
-    float scale = by == By::guess ? 0.0f : *tensor_scale, rcp = reciprocal(scale);
-    uint32_t used = 0;
-    uint8_t* const into = codes + (first_row * shape.columns + column) / 2;
+    const float scale = *tensor_scale, rcp = reciprocal(scale);
+    uint8_t* into = codes + ((first_row + warp) * shape.columns + column) / 2;
+    const int64_t into_step = static_cast<int64_t>(kTileWarps) * (shape.columns / 2);
     uint8_t* const tile = tiles + block / kTileColumns * kPaddedTile + block % kTileColumns;
     source.begin(first_row, rows, column);
 
-    for (int done = warp; done < kTileRows; done += kTileWarps * rows_at_once) {
-        typename Source::Loaded loaded[rows_at_once];
-        uint4 made[rows_at_once];
-        uint32_t packed[rows_at_once], by_two[rows_at_once / 2];
+    // A warp's rows are eight apart: warp, warp + 8, ...; `turn` counts them. whole: every row and column is there.
+    const auto pack = [&](auto whole) {
+        for (int turn = 0; turn < kTileRows / kTileWarps; turn += rows_at_once) {
+            typename Source::Loaded loaded[rows_at_once];
+            uint4 made[rows_at_once];
+            uint32_t packed[rows_at_once], by_two[rows_at_once / 2];
 #pragma unroll
-        for (int i = 0; i < rows_at_once; ++i) {
-            loaded[i] = {};
-            if (done + i * kTileWarps < here) loaded[i] = source.load(done + i * kTileWarps);
-        }
+            for (int i = 0; i < rows_at_once; ++i) {
+                if constexpr (!whole) loaded[i] = {};
+                if (whole || warp + (turn + i) * kTileWarps < here) loaded[i] = source.load(i);
+            }
 #pragma unroll
-        for (int i = 0; i < rows_at_once; ++i) {
-            const int row = done + i * kTileWarps;
-            made[i] = row < rows ? source.make(loaded[i], row, row < here) : uint4{0, 0, 0, 0};
-        }
-        if constexpr (by == By::guess) {
-            const uint32_t before = largest_so_far(guess);
-            uint32_t found = 0;
+            for (int i = 0; i < rows_at_once; ++i) {
+                const int row = warp + (turn + i) * kTileWarps;
+                if (whole || row < rows)
+                    made[i] = source.make(loaded[i], row, whole || row < here);
+                else
+                    made[i] = {0, 0, 0, 0};
+            }
+            source.template advance<rows_at_once>();
+            pack8<rows_at_once>(made, scale, rcp, packed, by_two);
 #pragma unroll
-            for (int i = 0; i < rows_at_once; ++i) found = with_largest(found, made[i]);
-            const uint32_t mine = largest_of_warp(found);
-            if (mine > before && lane == 0) atomicMax(guess.running, mine);
-            const uint32_t most = max(mine, before);
-            used = done == warp || used == most ? most : kMixed;
-            scale = __fmul_rn(__uint_as_float(most), kTop);
-            rcp = reciprocal(scale);
+            for (int i = 0; i < rows_at_once; ++i) {
+                const int own = turn + i + lane % 2;
+                if (i % 2 == 0)
+                    tile[(warp + own % 4 * kTileWarps) * 16 + own / 4 * 4] =
+                        whole || warp + own * kTileWarps < here ? by_two[i / 2] : 0;
+                if (whole || warp + (turn + i) * kTileWarps < here)
+                    *reinterpret_cast<uint32_t*>(into + i * into_step) = packed[i];
+            }
+            into += rows_at_once * into_step;
         }
-        pack8<rows_at_once>(made, scale, rcp, packed, by_two);
-#pragma unroll
-        for (int i = 0; i < rows_at_once; ++i) {
-            const int row = done + i * kTileWarps, own = row + lane % 2 * kTileWarps;
-            if (i % 2 == 0) tile[own % 32 * 16 + own / 32 * 4] = own < here ? by_two[i / 2] : 0;
-            if (row < here) *reinterpret_cast<uint32_t*>(into + row * (shape.columns / 2)) = packed[i];
-        }
-    }
+    };
+    if (rows == kTileRows && (place.strip + 1) * kStrip <= shape.columns)
+        pack(std::true_type{});
+    else
+        pack(std::false_type{});
 
-    if (by == By::guess && lane == 0) guess.used[(place.tile * shape.strips + place.strip) * kTileWarps + warp] = used;
     __syncthreads();
     const int tile_column = place.strip * kStripTiles + warp;
     if (warp < kStripTiles && tile_column < shape.tile_columns) {
@@ -213,31 +200,31 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     const int here = column < shape.columns ? rows : 0;
     source.begin(first_row, rows, column);
     uint32_t found = 0;
-    for (int done = warp; done < here; done += kTileWarps * rows_at_once) {
-        typename Source::Loaded loaded[rows_at_once];
+    const auto look = [&](auto whole) {
+        for (int turn = 0; turn < kTileRows / kTileWarps; turn += rows_at_once) {
+            typename Source::Loaded loaded[rows_at_once];
 #pragma unroll
-        for (int i = 0; i < rows_at_once; ++i) {
-            loaded[i] = {};
-            if (done + i * kTileWarps < here) loaded[i] = source.load(done + i * kTileWarps);
-        }
+            for (int i = 0; i < rows_at_once; ++i) {
+                if constexpr (!whole) loaded[i] = {};
+                if (whole || warp + (turn + i) * kTileWarps < here) loaded[i] = source.load(i);
+            }
 #pragma unroll
-        for (int i = 0; i < rows_at_once; ++i) {
-            const int row = done + i * kTileWarps;
-            if (row >= here) continue;
-            const uint4 made = source.make(loaded[i], row, true);
-            found = with_largest(found, made);
-            if constexpr (keep) source.keep(made, row);
+            for (int i = 0; i < rows_at_once; ++i) {
+                const int row = warp + (turn + i) * kTileWarps;
+                if (!whole && row >= here) continue;
+                const uint4 made = source.make(loaded[i], row, true);
+                found = with_largest(found, made);
+                if constexpr (keep) source.keep(made, i);
+            }
+            source.template advance<rows_at_once>();
         }
-    }
+    };
+    if (rows == kTileRows && (place.strip + 1) * kStrip <= shape.columns)
+        look(std::true_type{});
+    else
+        look(std::false_type{});
     __syncwarp();
     leave_largest(found, slots);
-}
-
-// Whether any of `count` pieces was packed by another largest value than the last. All threads of the block call.
-__device__ __forceinline__ bool any_wrong(const Guess& guess, const uint32_t* used, int count) {
-    bool wrong = false;
-    for (int i = threadIdx.x; i < count; i += kTileThreads) wrong = wrong || used[i] != *guess.running;
-    return __syncthreads_or(wrong);
 }
 
 // BF16 rows as they are.
@@ -245,12 +232,17 @@ struct Rows {
     using Loaded = uint4;
     const BF16* x;
     int64_t stride;
-    const BF16* from;
+    const BF16* at;  // of this thread's columns in its warp's next row
 
-    __device__ __forceinline__ void begin(int64_t first_row, int, int column) { from = x + first_row * stride + column; }
-    __device__ __forceinline__ Loaded load(int row) const { return read16_once(from + row * stride); }
+    __device__ __forceinline__ void begin(int64_t first_row, int, int column) {
+        at = x + (first_row + threadIdx.x / 32) * stride + column;
+    }
+    __device__ __forceinline__ Loaded load(int i) const { return read16_once(at + i * kTileWarps * stride); }
     __device__ __forceinline__ uint4 make(Loaded loaded, int, bool) const { return loaded; }
-    __device__ __forceinline__ bool wrong(const Guess&, const Place&, const Shape&, int64_t, int) const { return true; }
+    template <int rows>
+    __device__ __forceinline__ void advance() {
+        at += rows * kTileWarps * stride;
+    }
 };
 
 }  // namespace h3
