@@ -2,9 +2,10 @@
 
 FOLDER has an `h3.env` (`h3runtime synth FOLDER --format nvfp4 --full-size --partition both`), or is made of holes with
 `--holes`: published headers whose large weights are made on the device (`made_set`), so that nothing is read or stored.
-The plan is `h3runtime plan`'s own of these files on this device; what is measured is what PyTorch's allocator hands out
-while each component loads. What a driver takes beside that is told too, before and after a clip is made. One JSON
-object; `off` is measured over planned, less 1. Exit code 1 if a component is off by more than 2 %.
+The plan is `h3runtime plan`'s own of these files on this device, with the allocator's rounding; what is measured is
+what PyTorch's allocator counts while each component loads. What a driver takes beside that is told too, before and
+after a clip is made. One JSON object; `off` is measured over planned, less 1. Exit code 1 if a component is off by more
+than 2 %.
 """
 
 from __future__ import annotations
@@ -98,11 +99,11 @@ def _loaded(settings: Settings, planned: Plan, given: argparse.Namespace) -> dic
     outside["loaded"] = _outside(device)
     levels = [before, *(level for _, level in taken)]
     components = [
-        _beside(line.name, line.bytes, after - level)
+        _beside(line.name, line.allocated, after - level)
         for line, level, after in zip(planned.shown.weights, levels, levels[1:], strict=False)
     ]
     told: dict[str, Any] = {"load_seconds": seconds, "components": components}
-    told["total"] = _beside("all", sum(line.bytes for line in planned.shown.weights), levels[-1] - before)
+    told["total"] = _beside("all", sum(line.allocated for line in planned.shown.weights), levels[-1] - before)
     told["held_bytes"] = torch.cuda.memory_allocated(device)
     if given.clip:
         told["clip"] = _clip(engine, given.clip)

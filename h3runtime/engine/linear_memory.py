@@ -127,7 +127,7 @@ def _multiplies_codes(backend: LinearBackend[Any], resident: Any) -> bool:
 def _kind(layer: BackendLinear) -> tuple[Any, ...]:
     """Layers of one kind take the same."""
     resident = layer.resident
-    dtypes = tuple(tensor.dtype for tensor in _held(resident))
+    dtypes = tuple(tensor.dtype for tensor in tensors_of(resident))
     return type(resident), resident.shape, dtypes, getattr(resident, "full_precision", False), layer.form
 
 
@@ -136,13 +136,13 @@ def _tensors(model: nn.Module) -> Iterator[torch.Tensor]:
     yield from model.buffers()
     for part in model.modules():
         for name in ("resident", "table"):
-            yield from _held(getattr(part, name, None))
+            yield from tensors_of(getattr(part, name, None))
 
 
-def _held(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
     """Tensors of a resident form, however deep."""
     if isinstance(value, torch.Tensor):
         yield value
     elif is_dataclass(value):
         for field in fields(value):
-            yield from _held(getattr(value, field.name))
+            yield from tensors_of(getattr(value, field.name))

@@ -113,19 +113,20 @@ MACHINES: Final = (
         title="H200, 141 GB",
         capability=(9, 0),
         kind="discrete",
-        total=int(139.8 * GIB),
+        total=150_109_880_320,
         taken=0,
         files=Files("pruned_bf16", "int8_convrot", "fp16", BOTH, "exact transformers fit, and there is no FP4 unit"),
         aliases=(),
         sources=_sources(
-            total="what CUDA tells of 143,771 MiB (benchmarks/LOG.md)",
+            total="what CUDA tells of 143,771 MiB, 139.80 GiB (benchmarks/LOG.md)",
             taken="a card that nothing else uses",
         ),
     ),
 )
 
-CONTEXT: Final = 600 * MIB
-"""What a CUDA context and the kernels that libraries load take of a GPU, beside PyTorch's allocator."""
+CONTEXT: Final = 780 * MIB
+"""What a CUDA context and the kernels that libraries load take of a GPU, beside PyTorch's allocator: on an H200 619 MiB
+at first, 699 once all is loaded, 779 after a clip (benchmarks/LOG.md). Other GPUs were not at hand."""
 
 
 def machine_named(name: str) -> Machine:

@@ -18,8 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from torch import nn
-
 from h3runtime.backends.attention.options import AttentionOptions
 from h3runtime.backends.attention.select import Attentions
 from h3runtime.backends.fused.base import Producers
@@ -32,6 +30,7 @@ from h3runtime.checkpoint.verify import Verification
 from h3runtime.conditioning.encoder import TextEncoder
 from h3runtime.core import MIN_FRAMES, GenerateSpec, SamplerSettings, Task
 from h3runtime.denoiser.dit import Dit
+from h3runtime.engine.block_allocator import BlockAllocator
 from h3runtime.engine.components import Part
 from h3runtime.engine.estimating import Known
 from h3runtime.engine.gates import why_no_gates
@@ -52,7 +51,7 @@ from h3runtime.engine.planned_linear import Candidates, candidates, thinkable
 from h3runtime.engine.refine_estimate import memory_of
 from h3runtime.engine.residency import ALL, RESIDENCIES, held_weights, why_illegal
 from h3runtime.engine.resident import COMPUTE_DTYPE
-from h3runtime.engine.unfilled import unfilled
+from h3runtime.engine.unfilled import Unfilled, unfilled
 from h3runtime.errors import CheckpointError, SettingsError
 from h3runtime.packing.geometry import Size, frames_at_most
 from h3runtime.settings import GIB, MIB, Settings
@@ -65,18 +64,21 @@ USUAL_FRAMES: Final = 124
 PROMPT_ROWS: Final = 100
 """Tokens of the benchmarks' prompt."""
 STEPS: Final = 12
-WORKSPACES: Final = 128 * MIB
-"""What libraries hold of PyTorch's allocator between requests."""
+WORKSPACES: Final = 48 * MIB
+"""What libraries hold of PyTorch's allocator between requests: on an H200 32 MiB after a load, 41 after a clip."""
 HOST_PROCESSES: Final = 3 * GIB
-"""Resident sizes of the engine, the API and an encoder, where these share the device's memory."""
+"""Resident sizes of the engine, the API and an encoder, where these share the device's memory: 2.4 GiB of an engine
+after a clip, the rest is a guess."""
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """Bytes of one thing. file, file_bytes, format: of a component's."""
+    """Bytes of one thing. allocated: what PyTorch's allocator counts for them, once it has rounded. file, file_bytes,
+    format: of a component's."""
 
     name: str
     bytes: int
+    allocated: int = 0
     file: str = ""
     file_bytes: int = 0
     format: str = ""
@@ -168,7 +170,7 @@ def outside_lines(place: Place) -> tuple[Line, ...]:
 
 def held_lines(settings: Settings) -> tuple[Line, ...]:
     """What an engine holds before any request beside its weights."""
-    lines = [Line("workspaces of libraries", WORKSPACES)]
+    lines = [Line("workspaces of libraries", WORKSPACES, WORKSPACES)]
     if settings.cuda_graphs == "on":
         lines.append(Line("recorded steps, at most", settings.cuda_graph_bytes))
     if settings.lora_dir is not None:
@@ -198,7 +200,7 @@ def _judged(parts: Sequence[Part], place: Place, settings: Settings) -> tuple[Ca
 def _line(found: Judged, linear: LinearBackend[Any]) -> Line:
     weights = found.weights(linear)
     name = f"transformer {weights.name}" if weights.partition else weights.name
-    return Line(name, weights.bytes, weights.file, found.file_bytes, ", ".join(sorted(found.formats)))
+    return Line(name, weights.bytes, 0, weights.file, found.file_bytes, ", ".join(sorted(found.formats)))
 
 
 class _Planner:
@@ -208,20 +210,32 @@ class _Planner:
         self.place, self.settings, self.budget = place, settings, budget
         self.candidates, self.judged = _judged(parts, place, settings)
         (self.units,) = (found.units for found in self.judged if found.units is not None)
-        self._made: dict[str, list[nn.Module]] = {}
+        self._made: dict[str, list[Unfilled]] = {}
         self.attentions = self._attentions()
         backend, why = self.attentions.resolve(settings.attention)
         self.attention = Chosen(backend.name, why)
 
-    def _modules(self, linear: LinearBackend[Any]) -> list[nn.Module]:
+    def _models(self, linear: LinearBackend[Any]) -> list[Unfilled]:
         """In the order of loading: transformers, text encoder, both VAEs."""
         if linear.name not in self._made:
             made = [unfilled(found.part, linear) for found in self.judged]
-            for module in made:
-                if isinstance(module, Dit):
-                    module.producers = self._producers()
+            for each in made:
+                if isinstance(each.module, Dit):
+                    each.module.producers = self._producers()
             self._made[linear.name] = made
         return self._made[linear.name]
+
+    def _lines(self, linear: LinearBackend[Any], residency: str = ALL) -> tuple[Line, ...]:
+        """Of each component that is always on the device, in the order of loading."""
+        allocator = BlockAllocator()
+        lines = []
+        for found, made in zip(self.judged, self._models(linear), strict=True):
+            if found.part.component == "text_encoder" and residency != ALL:
+                continue
+            line = _line(found, linear)
+            on_host = self.place.device.type == "cpu"
+            lines.append(replace(line, allocated=line.bytes if on_host else allocator.take(made.allocations)))
+        return tuple(lines)
 
     def _producers(self) -> Producers:
         """Named, or the first of the architecture's row; there is no device to ask whether it can run."""
@@ -233,8 +247,8 @@ class _Planner:
         return next(families[name] for name in order if name in families)
 
     def _networks(self, linear: LinearBackend[Any]) -> dict[str, Dit]:
-        modules = zip(self.judged, self._modules(linear), strict=True)
-        return {str(found.part.partition): module for found, module in modules if isinstance(module, Dit)}
+        models = zip(self.judged, self._models(linear), strict=True)
+        return {str(found.part.partition): made.module for found, made in models if isinstance(made.module, Dit)}
 
     def _attentions(self) -> Attentions:
         options = AttentionOptions.of(self.settings)
@@ -246,7 +260,7 @@ class _Planner:
 
     def residency(self, name: str, asked: Sequence[tuple[int, int, int]]) -> Residency:
         linear, why = self.candidates.settled(self.judged, name, COMPUTE_DTYPE, self.budget)
-        weights = tuple(_line(found, linear) for found in self.judged)
+        weights = self._lines(linear)
         others = sum(f.weights(linear).bytes for f in self.judged if f.part.component != "text_encoder")
         held = held_weights(name, self.units, others)
         why_not = self._why_not(name, linear)
@@ -268,11 +282,12 @@ class _Planner:
 
     def _sizes(self, residency: str, linear: LinearBackend[Any]) -> ModelSizes:
         networks = self._networks(linear)
-        encoder, video, audio = self._modules(linear)[len(networks) :]
+        encoder, video, audio = (made.module for made in self._models(linear)[len(networks) :])
         assert isinstance(encoder, TextEncoder) and isinstance(video, VideoVae) and isinstance(audio, AudioVae)
         models = Models(networks, encoder, Vaes(video, audio, ()), (), (), residency, self.units)
         weights = resident_bytes(models.modules())
-        held = weights + sum(line.bytes for line in held_lines(self.settings))
+        rounding = sum(line.allocated - line.bytes for line in self._lines(linear, residency))
+        held = weights + rounding + sum(line.bytes for line in held_lines(self.settings))
         workspace = partial(self.attentions.workspace_bytes, {self.attention.name})
         sizes = sizes_of(models, self._task, held, weights, attention=workspace)
         return replace(sizes, computing=replace(sizes.computing, on_host=self.place.device.type == "cpu"))

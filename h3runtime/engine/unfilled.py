@@ -8,7 +8,8 @@ weight is read. Fed by `planning` with judged parts; `checkpoint.load` fills mod
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -17,29 +18,48 @@ from torch import nn
 from h3runtime.backends.linear.base import BackendLinear, LinearBackend
 from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.embedding import install_embedding
+from h3runtime.checkpoint.entries import StoredTensor
 from h3runtime.checkpoint.file import CheckpointFile
 from h3runtime.checkpoint.groups import assign, groups_of, made_of
 from h3runtime.checkpoint.rules import LoadRule
 from h3runtime.engine.components import Part
+from h3runtime.engine.linear_memory import tensors_of
 from h3runtime.quant.stored import Int8Weight, StoredWeight
 
 META = torch.device("meta")
 
 
-def unfilled(part: Part, linear: LinearBackend[Any]) -> nn.Module:
+Position = tuple[int, int]
+"""In the files, by which loading goes: number of the file, byte."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unfilled:
+    """module: on meta. allocations: bytes of its tensors in the order in which loading makes those that stay."""
+
+    module: nn.Module
+    allocations: tuple[int, ...]
+
+
+def unfilled(part: Part, linear: LinearBackend[Any]) -> Unfilled:
     """The model of a part whose header is without fault. linear: of the layers that follow the choice."""
     with part.open() as file:
         module = part.on_meta(file)
-        _place(module, file, part.rule, part.linear or linear)
-    return module.eval().requires_grad_(False)
+        made = sorted(_place(module, file, part.rule, part.linear or linear))
+    return Unfilled(module.eval().requires_grad_(False), tuple(nbytes for _, nbytes in made))
 
 
-def _place(module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: LinearBackend[Any]) -> None:
+def _place(
+    module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: LinearBackend[Any]
+) -> Iterator[tuple[Position, int]]:
+    """Fills `module`; out come where in the files each of its tensors is made, and its bytes: a tensor that stays as it
+    is stored when its first byte comes, others once all are there that they are made of."""
     prepared = _Prepared()
     for group in list(groups_of(module, file, rule)):
         entries = [file.entries[name] for name in group.names]
         tensors = {entry.name: torch.empty(entry.shape, dtype=entry.dtype, device=META) for entry in entries}
         made = made_of(group, tensors, file, rule)
+        kept: Any = made
         if isinstance(made, torch.Tensor):
             assign(module, group.name, made)
         elif isinstance(group.target, nn.Embedding):
@@ -49,8 +69,29 @@ def _place(module: nn.Module, file: CheckpointFile, rule: LoadRule, linear: Line
             switched = rule.switches(group.name)
             layer = prepared.layer(linear if switched else DequantLinear(), made, switched=switched)
             _set(module, group.name, layer)
+            kept = layer.resident
+        yield from _made_at(entries, kept)
     for name in [name for name in module.state_dict() if rule.ignores(name)]:
         _set(module, name, None)
+
+
+def _made_at(entries: Sequence[StoredTensor], kept: Any) -> Iterator[tuple[Position, int]]:
+    """kept: what stays of them."""
+    sizes = [tensor.nbytes for tensor in tensors_of(kept)]
+    if sorted(sizes) == sorted(entry.nbytes for entry in entries):
+        yield from ((_first(entry), entry.nbytes) for entry in entries)
+        return
+    last = max(map(_last, entries))
+    yield from ((last, nbytes) for nbytes in sizes)
+
+
+def _first(entry: StoredTensor) -> Position:
+    """Tensors without bytes, and those that a layout computes, come before all."""
+    return (entry.spans[0].part, entry.spans[0].start) if entry.spans else (-1, 0)
+
+
+def _last(entry: StoredTensor) -> Position:
+    return (entry.spans[-1].part, entry.spans[-1].stop) if entry.spans else (-1, 0)
 
 
 class _Prepared:

@@ -17,7 +17,7 @@ from tests.tiny_set import tiny_paths
 
 KEYS = [
     *("device", "title", "architecture", "memory", "residency", "linear", "attention"),
-    *("components", "weights_bytes", "other", "residencies"),
+    *("components", "weights_bytes", "allocated_bytes", "other", "residencies"),
 ]
 
 

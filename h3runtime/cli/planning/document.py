@@ -9,7 +9,8 @@ from h3runtime.engine.planning import Line, Plan, Residency
 
 
 def document(found: Plan) -> dict[str, Any]:
-    """`components`, `linear` and `weights_bytes` are those of `residency`, the chosen one, or of `all` without one."""
+    """`components`, `linear` and `weights_bytes` are those of `residency`, the chosen one, or of `all` without one.
+    resident_bytes: of tensors; allocated_bytes: with the rounding of PyTorch's allocator."""
     place, budget, shown = found.place, found.budget, found.shown
     return {
         "device": place.name,
@@ -29,6 +30,7 @@ def document(found: Plan) -> dict[str, Any]:
         "attention": asdict(found.attention),
         "components": [_line(line) for line in shown.weights],
         "weights_bytes": sum(line.bytes for line in shown.weights),
+        "allocated_bytes": sum(line.allocated for line in shown.weights),
         "other": [{"name": line.name, "bytes": line.bytes} for line in found.fixed],
         "residencies": {each.name: _residency(each) for each in found.residencies},
     }
@@ -41,6 +43,7 @@ def _line(line: Line) -> dict[str, Any]:
         "file_bytes": line.file_bytes,
         "format": line.format or None,
         "resident_bytes": line.bytes,
+        "allocated_bytes": line.allocated,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from h3runtime.engine.planning import Job, Plan, Residency
+from h3runtime.engine.planning import Job, Line, Plan, Residency
 from h3runtime.settings import GIB, variable
 
 LABEL, NAME = 12, 36
@@ -48,13 +48,14 @@ def _memory(found: Plan) -> Iterator[tuple[str, str]]:
 
 
 def _resident(found: Plan) -> Iterator[tuple[str, str]]:
-    yield "resident", f"{'':<{NAME}} {'bytes':>17}        GiB"
-    for line in found.shown.weights:
-        yield "", f"{line.name:<{NAME}} {line.bytes:>17,} {line.bytes / GIB:>10.3f}  {line.file}"
-    weights = sum(line.bytes for line in found.shown.weights)
-    yield "", f"{'all weights':<{NAME}} {weights:>17,} {weights / GIB:>10.3f}"
+    yield "resident", f"{'':<{NAME}} {'bytes':>17} {'as allocated':>17} {'GiB':>9}"
+    weights = found.shown.weights
+    everything = Line("all weights", sum(line.bytes for line in weights), sum(line.allocated for line in weights))
+    for line in (*weights, everything):
+        figures = f"{line.bytes:>17,} {line.allocated:>17,} {line.bytes / GIB:>9.3f}"
+        yield "", f"{line.name:<{NAME}} {figures}  {line.file}"
     for line in found.fixed:
-        yield "", f"{line.name:<{NAME}} {line.bytes:>17,} {line.bytes / GIB:>10.3f}"
+        yield "", f"{line.name:<{NAME}} {line.bytes:>17,} {'':>17} {line.bytes / GIB:>9.3f}"
 
 
 def _use(found: Residency) -> str:
