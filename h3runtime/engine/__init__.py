@@ -18,6 +18,7 @@
     estimating            what a request would take: rows (sound_lengths), demand, work, memory; what would fit
     memory_estimate       what a request takes of memory beside the weights, by memory_formulas
     memory_budget         what there is of it, by the kind of device, and what the system keeps
+    block_allocator       how PyTorch's allocator rounds it
     planning              all of these for a machine that isn't at hand (machines, places, planned_set, planned_linear),
                           asked of models that aren't loaded (unfilled)
     model_files           the public files that a machine needs, and whether they are there
