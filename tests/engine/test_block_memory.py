@@ -10,13 +10,18 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from h3runtime.backends.fused.base import Form
-from h3runtime.backends.linear import fp8
+from h3runtime.backends.fused.base import GATED, MODULATED, Form
+from h3runtime.backends.linear import fp8, nvfp4_base
 from h3runtime.backends.linear.adapted import Change, LowRank, adapted
 from h3runtime.backends.linear.base import CallBytes
+from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
 from h3runtime.denoiser.blocks import AttentionCall
 from h3runtime.denoiser.timeline import RowMap
+from h3runtime.engine.linear_memory import linear_calls
 from h3runtime.engine.memory_formulas import Computing, Steps, Workspace, nothing, sampling_bytes
+from h3runtime.quant.nvfp4_rows import Nvfp4Rows
+from h3runtime.quant.stored import Nvfp4Weight
+from h3runtime.quant.tiles import tiled_shape
 from tests.denoiser.test_block_ops import CONFIG, LINEARS, ROWS, Quiet, QuietAttention, block
 
 CODED = frozenset({"attn.qkv_proj", "mlp.fc1", "mlp.fc2"})
@@ -112,6 +117,68 @@ def estimate(*, coded: bool, attention: Workspace, made: Any) -> int:
 def of_block(how: Computing) -> int:
     whole, run = (sampling_bytes(CONFIG, how, Steps(rows, 1, 1, 1, 1)) for rows in (ROWS, 0))
     return whole - run - 2 * 3 * CONFIG.rope_freqs * 2 * ROWS
+
+
+class Packing(Nvfp4Linear):
+    """A product that takes nothing beside its result."""
+
+    def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
+        return torch.empty(rows.rows, weight.shape[0], dtype=rows.dtype, device="meta")
+
+
+class Packers(Producers):
+    """Makes no more than the packed rows."""
+
+    def __init__(self, packs: frozenset[str]) -> None:
+        super().__init__(codes=False)
+        self.packs = packs
+
+    def _made(self, name: str, shape: tuple[int, ...], codes: Form | None) -> Any:
+        return super()._made(name, shape, codes) if codes is None else rows_like(*shape)
+
+    def swiglu(self, x: torch.Tensor, *, codes: Form | None = None) -> Any:
+        return rows_like(x.shape[0], x.shape[1] // 2) if codes is not None else super().swiglu(x, codes=codes)
+
+
+def rows_like(rows: int, width: int) -> Nvfp4Rows:
+    codes = torch.empty(rows, width // 2, dtype=torch.uint8, device="meta")
+    scale = torch.empty(tiled_shape(rows, width // 16), dtype=torch.float8_e4m3fn, device="meta")
+    return Nvfp4Rows(codes, scale, torch.empty((), device="meta"), rows, torch.bfloat16)
+
+
+def as_packer(x: torch.Tensor, *_: Any) -> Nvfp4Rows:
+    """Reads rows that lie together."""
+    x = x.contiguous()
+    return rows_like(*x.shape)
+
+
+@pytest.mark.parametrize("copies", [0, 7])
+@pytest.mark.parametrize("packs", [(), (MODULATED,), (GATED,), (MODULATED, GATED)], ids="+".join)
+def test_a_block_in_nvfp4_takes_what_is_estimated(
+    monkeypatch: pytest.MonkeyPatch, packs: tuple[str, ...], copies: int
+) -> None:
+    monkeypatch.setattr(nvfp4_base, "packed", as_packer)
+    made, attention = block(coded=False), Attention(copies)
+    for name in LINEARS:
+        layer = made.get_submodule(name)
+        rows, width = layer.resident.shape
+        codes = torch.empty(rows, width // 2, dtype=torch.uint8, device="meta")
+        scale = torch.empty(tiled_shape(rows, width // 16), dtype=torch.float8_e4m3fn, device="meta")
+        layer.resident = Nvfp4Weight(codes, scale, torch.empty((), device="meta"), (rows, width))
+        layer.backend = layer.loaded_for = Packing("vortex_native")
+        layer.switched = True
+    table = torch.empty(9, 6 * CONFIG.hidden, dtype=torch.bfloat16, device="meta")
+    producers = Packers(frozenset(packs))
+    with torch.no_grad(), Alive() as alive:
+        h = torch.empty(ROWS, CONFIG.hidden, dtype=torch.bfloat16, device="meta")
+        made(h, table, RowMap(((0, ROWS, 0),)), AttentionCall(attention, None, 0, producers))
+    assert alive.now == h.nbytes, "a block leaves nothing"
+    handed = frozenset(made.packed_for(producers))
+    assert len(handed) == 2 * (MODULATED in packs) + (GATED in packs)
+    calls = linear_calls(made, torch.bfloat16, packed=handed)
+    workspace = attention.bytes if copies else nothing
+    how = Computing(torch.bfloat16, False, False, linear=calls, attention=workspace, packed=handed)
+    assert of_block(how) / alive.peak == pytest.approx(1, abs=0.01)
 
 
 @pytest.mark.parametrize("coded", [False, True], ids=["bf16", "fp8"])

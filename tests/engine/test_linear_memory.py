@@ -6,15 +6,20 @@ Measured, of what was told: resident_bf16 1.05, dequant and fp32 0.86, fp8 0.74,
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from h3runtime.backends.linear.base import install
+from h3runtime.backends.fused.base import GATED, MODULATED
+from h3runtime.backends.linear.base import CallBytes, install
+from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
+from h3runtime.backends.linear.nvfp4_base import packed_bytes
 from h3runtime.backends.linear.select import linear_backends
-from h3runtime.engine.linear_memory import coded_linears, linear_calls, resident_bytes
+from h3runtime.engine.linear_memory import coded_linears, linear_calls, packed_linears, resident_bytes
 from h3runtime.quant import fp8, nvfp4
 from h3runtime.quant.stored import PlainWeight
 from tests.backends.linears import CPU, randn
@@ -42,6 +47,52 @@ def test_a_call_takes_what_was_told(name: str, blocks: nn.Module) -> None:
     whole = told.held + max(told.before, 2 * ROWS * OUT)
     assert 0.7 <= allocated(lambda: layer(x)) / whole <= 1.1
     assert linear_calls(blocks, torch.bfloat16, name)("mlp.fc1", ROWS) == told
+
+
+def nvfp4_model(by: str = "kitchen", *, packs: frozenset[str] = frozenset(), name: str = "triton") -> Any:
+    """A transformer of one block in NVFP4, as far as memory depends on it."""
+    model = Handing()
+    model.producers = SimpleNamespace(gives_codes=True, packs=packs, name=name)
+    for place in PLACES:
+        backend: Any = Nvfp4Linear(by)
+        install(model.blocks, place, backend, nvfp4.quantize(randn(64, 64, seed=3)), CPU, switched=True)
+    return model
+
+
+MADE, BOTH = frozenset({"attn.qkv_proj", "mlp.fc1"}), frozenset({MODULATED, GATED})
+
+
+def test_nvfp4_is_handed_where_kernels_make_it_and_a_linear_reads_it() -> None:
+    assert packed_linears(nvfp4_model(packs=BOTH)) == MADE | {"mlp.fc2"}
+    assert packed_linears(nvfp4_model(packs=frozenset({MODULATED}))) == MADE
+    assert packed_linears(nvfp4_model(packs=frozenset({GATED}))) == {"mlp.fc2"}
+    for without in (nvfp4_model(), nvfp4_model(packs=BOTH, name="cpu")):
+        assert packed_linears(without) == frozenset()
+    assert packed_linears(nvfp4_model(packs=BOTH), "dequant") == frozenset()
+    assert packed_linears(nvfp4_model(packs=BOTH), "nvfp4_emulated") == MADE | {"mlp.fc2"}
+    whole = nvfp4_model(packs=BOTH)
+    whole.config, whole.mlp_chunks = SimpleNamespace(gate_compress=True), 2
+    assert packed_linears(whole) == {"mlp.fc2"}
+    scaled = nvfp4_model(packs=BOTH)
+    fc2 = scaled.blocks.get_submodule("mlp.fc2")
+    fc2.resident = replace(fc2.resident, pre_quant_scale=torch.ones(64))
+    assert packed_linears(scaled) == MADE
+
+
+@pytest.mark.parametrize("by", ["kitchen", "vortex_native"])
+def test_what_comes_packed_is_packed_by_no_linear_and_swiglu_s_values_are_copied(by: Any) -> None:
+    rows, model = 1000, nvfp4_model(by, packs=BOTH)
+    codes = packed_bytes(rows, 64, by)
+    calls = linear_calls(model, torch.bfloat16)
+    assert calls("mlp.fc1", rows) == calls("attn.out_proj", rows) == CallBytes(codes)
+    assert calls("mlp.fc2", rows) == CallBytes(codes, before=2 * 64 * rows)
+    calls = linear_calls(model, torch.bfloat16, packed=packed_linears(model))
+    assert calls("mlp.fc1", rows) == calls("mlp.fc2", rows) == CallBytes()
+    assert calls("attn.out_proj", rows) == CallBytes(codes)
+    fc2 = model.blocks.get_submodule("mlp.fc2")
+    fc2.resident = replace(fc2.resident, input_scale=torch.tensor(1.0))
+    before = 0 if by == "vortex_native" else 2 * 64 * rows
+    assert linear_calls(model, torch.bfloat16)("mlp.fc2", rows) == CallBytes(codes, before=before)
 
 
 STORED = {"bf16": PlainWeight(randn(16, 64, seed=3).bfloat16()), "fp8": fp8.quantize(randn(16, 64, seed=3))}

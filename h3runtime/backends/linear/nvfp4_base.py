@@ -80,8 +80,9 @@ class Nvfp4LinearBase(DequantLinear):
 
     def view_bytes(self, resident: Any, rows: int, dtype: torch.dtype) -> int:
         """What a call takes beside `call_bytes`, and gives back once x is packed, where x is a view into wider rows: a
-        copy, which packers read."""
-        return 0 if self.why_unfit(resident) is not None else rows * resident.shape[1] * dtype.itemsize
+        copy, unless our own packer reads it by a stored scale."""
+        strided = self.scale_backend == "vortex_native" and getattr(resident, "input_scale", None) is not None
+        return 0 if strided or self.why_unfit(resident) is not None else rows * resident.shape[1] * dtype.itemsize
 
     def apply(self, x: torch.Tensor | Nvfp4Rows, resident: Any) -> torch.Tensor:
         """As `base` says; or, where `nvfp4_form` says so, x that a producer has packed."""

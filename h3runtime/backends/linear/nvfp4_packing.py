@@ -83,12 +83,13 @@ def why_no_kernels(facts: LinearFacts) -> str | None:
 
 
 def packed(x: torch.Tensor, stored_scale: torch.Tensor | None, by: ScaleBackend = "kitchen") -> Nvfp4Rows:
-    """x [M, K] -> the same in NVFP4; stored_scale: fp32, of activations; None: x's own. Of a view into wider rows a
-    kernel reads a copy, which is gone afterwards."""
-    own = has_packer(x, by)
-    rows = x.contiguous() if own else x
+    """x [M, K] -> the same in NVFP4; stored_scale: fp32, of activations; None: x's own. Of a view into wider rows
+    kernels may read a copy, which is gone afterwards."""
+    there = has_packer(x, by)
+    # Our packer takes rows that lie apart; what looks for their scale doesn't.
+    rows = x if not there or (by == "vortex_native" and stored_scale is not None) else x.contiguous()
     scale = found_scale(rows, by) if stored_scale is None else stored_scale.reshape(()).float()
-    if not own:
+    if not there:
         return nvfp4.pack_rows(rows, scale)
     return _by_own(rows, scale) if by == "vortex_native" else _by_kitchen(rows, scale)
 
