@@ -1,11 +1,11 @@
 """A plan beside a real load, component by component: `plan_against_load.py FOLDER [--linear NAME] [--clip WxHxF]`.
 
 FOLDER has an `h3.env` (`h3runtime synth FOLDER --format nvfp4 --full-size --partition both`), or is made of holes with
-`--holes`: published headers whose large weights are made on the device (`made_set`), so that nothing is read or stored.
-The plan is `h3runtime plan`'s own of these files on this device, with the allocator's rounding; what is measured is
-what PyTorch's allocator counts while each component loads. What a driver takes beside that is told too, before and
-after a clip is made. One JSON object; `off` is measured over planned, less 1. Exit code 1 if a component is off by more
-than 2 %.
+`--holes FORMAT`: published headers whose large weights are made on the device (`made_set`), so that nothing is read or
+stored. The plan is `h3runtime plan`'s own of these files on this device, with the allocator's rounding; what is
+measured is what PyTorch's allocator counts while each component loads. What a driver takes beside that is told too,
+before and after a clip is made. One JSON object; `off` is measured over planned, less 1. Exit code 1 if a component is
+off by more than 2 %.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from benchmarks import made_set
 from h3runtime.backends.linear.select import choose_vae_linear
 from h3runtime.checkpoint import load
 from h3runtime.checkpoint.hashing import sha256_of
+from h3runtime.checkpoint.synthetic.published import FORMATS
 from h3runtime.cli.report import say
 from h3runtime.core import ComponentFacts, GenerateSpec, SamplerSettings, Task
 from h3runtime.engine.places import place_named
@@ -55,7 +56,7 @@ def main() -> int:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("folder", type=Path, metavar="FOLDER")
-    parser.add_argument("--holes", action="store_true", help="Make FOLDER, of both partitions in NVFP4.")
+    parser.add_argument("--holes", choices=FORMATS, help="Make FOLDER, of both partitions in that format.")
     parser.add_argument("--linear", default="auto")
     parser.add_argument("--clip", metavar="WxHxF", help="Make a clip of one step, too.")
     return parser.parse_args()
@@ -66,10 +67,10 @@ def _settings(given: argparse.Namespace) -> Iterator[Settings]:
     flags: dict[str, Any] = {"linear": given.linear, "warmup_shapes": ()}
     with tempfile.TemporaryDirectory() as folder:
         flags["data_dir"] = Path(folder)
-        if not given.holes:
+        if given.holes is None:
             yield resolve(flags, given.folder / "h3.env")
             return
-        flags |= made_set.holes(given.folder, "nvfp4", partitions=tuple(PARTITION_PATHS))
+        flags |= made_set.holes(given.folder, given.holes, partitions=tuple(PARTITION_PATHS))
         with patch.object(load, "stream", made_set.stream):
             yield resolve(flags)
 
