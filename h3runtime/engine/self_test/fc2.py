@@ -10,14 +10,13 @@ FC2 of such a clip does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from typing import Final
 
 import torch
 
 from h3runtime.backends.linear.base import BackendLinear
 from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
-from h3runtime.backends.linear.nvfp4_emulated import definition
+from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
 from h3runtime.backends.linear.nvfp4_packing import packed
 from h3runtime.engine.self_test.check import Check, worst_row
 from h3runtime.engine.self_test.linear import CPU, FAMILY, TOLERANCE, moved
@@ -55,7 +54,9 @@ def _error(schedule: Fc2Schedule, weight: Nvfp4Weight, device: torch.device) -> 
     x = packed(distinct.to(device)[of.to(device)], weight.input_scale)
     y = _product(schedule, x, weight)
     asked = torch.cat([torch.arange(DISTINCT), torch.arange(0, rows, 997), torch.arange(rows - DISTINCT, rows)])
-    wanted = definition(distinct, replace(moved(weight, CPU), input_scale=x.tensor_scale.cpu()))
+    # The same bytes as those rows have in x: whether they are right is for `packing` to judge.
+    apart = packed(distinct.to(device), x.tensor_scale)
+    wanted = Nvfp4EmulatedLinear().product(moved(apart, CPU), moved(weight, CPU))
     return worst_row(y[asked.to(device)].cpu(), wanted[of[asked]])
 
 

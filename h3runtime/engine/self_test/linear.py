@@ -3,7 +3,8 @@
 The layer is the smallest of those that follow the choice and that the backend multiplies itself, in the form in which
 it is resident, so that nothing is made for the question but a copy of it. What it is held to:
 
-    a backend of approximate products    its own definition in plain PyTorch, which each of them runs on a CPU
+    NVFP4 times NVFP4                    the emulation's product on the CPU, of the bytes that are packed here
+    other approximate products           their own definition in plain PyTorch, which each of them runs on a CPU
     every other one                      the decoded weight in FP32
 
 Rows are 1, 17 and 129: one alone, and one more than what tiles are multiples of.
@@ -20,7 +21,9 @@ from torch.nn import functional as F
 
 from h3runtime.backends.linear.base import BackendLinear, LinearBackend
 from h3runtime.backends.linear.dequant import dense, scaled
+from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
+from h3runtime.backends.linear.nvfp4_packing import packed
 from h3runtime.engine.self_test.check import Check, worst_row
 
 FAMILY: Final = "linear"
@@ -57,7 +60,11 @@ def _error(backend: LinearBackend[Any], resident: Any, device: torch.device) -> 
     for rows in ROWS:
         x = torch.randn(rows, resident.shape[1], generator=torch.Generator().manual_seed(rows)).bfloat16()
         got = backend.apply(x.to(device), resident)
-        errors.append(worst_row(got.cpu(), _wanted(backend, x, on_cpu)))
+        if isinstance(backend, Nvfp4LinearBase):
+            wanted = of_packed(backend, x.to(device), resident, on_cpu)
+        else:
+            wanted = _wanted(backend, x, on_cpu)
+        errors.append(worst_row(got.cpu(), wanted))
     # `max` passes over a NaN.
     return float(torch.tensor(errors).max())
 
@@ -67,8 +74,14 @@ def _wanted(backend: LinearBackend[Any], x: torch.Tensor, on_cpu: Any) -> torch.
     if backend.name in EXACT:
         bias = None if on_cpu.bias is None else on_cpu.bias.bfloat16().float()
         return F.linear(scaled(x, on_cpu).float(), dense(on_cpu, torch.bfloat16).float(), bias)
-    definition = Nvfp4EmulatedLinear() if backend.only == Nvfp4EmulatedLinear.only else backend
-    return definition.apply(x, on_cpu)
+    return backend.apply(x, on_cpu)
+
+
+def of_packed(backend: Nvfp4LinearBase, x: torch.Tensor, resident: Any, on_cpu: Any) -> torch.Tensor:
+    """The emulation's product on the CPU of what this machine packs x to: where a reciprocal's last bit decides
+    between two codes, that is for `packing` to judge, and would be 1 % of a row here."""
+    rows = packed(scaled(x, resident).contiguous(), resident.input_scale, backend.scale_backend)
+    return Nvfp4EmulatedLinear().apply(moved(rows, CPU), on_cpu)
 
 
 def moved(resident: Any, device: torch.device) -> Any:
