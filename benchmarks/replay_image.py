@@ -48,6 +48,7 @@ READY_SECONDS = 300.0
 GRACE_SECONDS = 45.0
 """H3_DRAIN_SECONDS and 15 (service-contract, small print)."""
 TORCH_VERSION = "import torch; print(torch.__version__)"
+KERNELS = "import sys; from h3_kernels.cuda_library import library_path; print(library_path(sys.argv[1]).parent.name)"
 INSIDE = r"(?<![\w.])/(?=(?:var/(?:lib|cache)/h3runtime|models|opt/h3runtime|etc/(?:passwd|group))\b)"
 """Where an absolute path of the image's begins, in a command or a setting."""
 NO_TOOLKIT = "TRITON_PTXAS_PATH"
@@ -143,6 +144,9 @@ def replay(instructions: list[Instruction], folder: Path, torch: str, given: Map
     if (after := work.run("torch_again", ["python3", "-c", TORCH_VERSION], folder)) != before:
         raise StepFailed(f"PyTorch was moved from {before} to {after}")
     work.told |= {"torch": before, "version": work.run("version", ["h3runtime", "--version"], folder)}
+    arch = (arguments_of(instructions) | dict(given))["CUDA_ARCH"]
+    if (found := work.run("kernels", ["python3", "-c", KERNELS, arch], folder)) != "prebuilt":
+        raise StepFailed(f"the kernels for {arch} are taken from {found}, not as the build left them")
     home = work.root / "var/lib/h3runtime"
     made = json.loads(work.run("demo", ["h3runtime", "demo", "--output", "demo.mp4"], home))
     work.told["demo"] = {name: made[name] for name in ("width", "height", "frames", "bytes")}
