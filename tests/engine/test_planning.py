@@ -92,7 +92,7 @@ def test_what_an_allocator_counted_of_a_load_is_planned_to_the_byte() -> None:
 
 def test_what_is_decoded_once_is_counted_nearly_so() -> None:
     """The load frees what it decoded, which the arithmetic doesn't follow: 530 kB of 40.3 GB too many."""
-    found = plan(published("fl2va"), place("h200"), Settings(), USUAL)
+    found = on("h200", "fl2va")
     assert found.shown.weights[0].allocated == pytest.approx(40_308_716_032, rel=2e-5)
 
 
@@ -155,8 +155,7 @@ def test_the_longest_clip_fits_and_one_chunk_more_does_not() -> None:
 
 
 def test_what_has_no_fp4_unit_decodes_once_where_that_fits_and_else_at_every_call() -> None:
-    card = place("h200")
-    found = plan(published("fl2va"), card, Settings(), USUAL)
+    card, found = place("h200"), on("h200", "fl2va")
     assert found.shown.linear.name == "resident_bf16"
     assert found.shown.weights[0].bytes == 40_225_668_192
     small = plan(published("fl2va"), with_memory(card, total=60 * GIB, free=60 * GIB), Settings(), USUAL)
