@@ -13,12 +13,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, cast
 
+import torch
+
 from h3runtime.backends.fused.base import GATED, MODULATED, Producers
 from h3runtime.backends.fused.select import SWITCHES
 from h3runtime.backends.linear.adapted import AdaptedLinear
 from h3runtime.backends.linear.base import BackendLinear, LinearBackend
-from h3runtime.backends.linear.nvfp4_base import SCALE_SETTING, Nvfp4LinearBase, packings_of
-from h3runtime.backends.linear.nvfp4_packing import Packings
+from h3runtime.backends.linear.facts import linear_facts
+from h3runtime.backends.linear.nvfp4_base import DEFINITION, SCALE_SETTING, Nvfp4LinearBase, packings_of
+from h3runtime.backends.linear.nvfp4_packing import Packings, why_no_packer
 from h3runtime.backends.linear.switching import switched
 from h3runtime.denoiser.blocks import Block
 from h3runtime.denoiser.dit import Dit
@@ -28,9 +31,12 @@ READERS: Final = {MODULATED: ("attn.qkv_proj", "mlp.fc1"), GATED: ("mlp.fc2",)}
 """By what a producer makes, the linears of a block that read it."""
 
 
-def told_packer(linear: LinearBackend[Any]) -> str:
-    """Beside why `linear` was chosen; "" of one that packs nothing."""
-    return f"packs by {linear.scale_backend}" if isinstance(linear, Nvfp4LinearBase) else ""
+def told_packer(linear: LinearBackend[Any], device: torch.device) -> str:
+    """Beside why `linear` was chosen: who packs BF16 for it on `device`; "" of one that packs nothing."""
+    if not isinstance(linear, Nvfp4LinearBase):
+        return ""
+    is_there = why_no_packer(linear.scale_backend, linear_facts(device)) is None
+    return f"packs by {linear.scale_backend if is_there else DEFINITION}"
 
 
 def idle(networks: Sequence[Dit], producers: Producers, scale_backend: str) -> tuple[str, ...]:

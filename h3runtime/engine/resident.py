@@ -388,7 +388,7 @@ class ResidentEngine:
     def _linears(self) -> LoadedLinears:
         networks = self.models.transformers.values()
         failed = failed_linears(self.self_test, self.linears)
-        why = "; ".join(filter(None, [self.linear_why, told_packer(self.linear)]))
+        why = "; ".join(filter(None, [self.linear_why, told_packer(self.linear, self.device)]))
         return LoadedLinears(self.linear, why, self.linears, networks, self.device, failed)
 
     def _target(self, spec: GenerateSpec) -> ClipTarget:

@@ -14,12 +14,13 @@ import torch
 
 from h3runtime.backends.linear import nvfp4, select
 from h3runtime.backends.linear.base import BackendLinear
+from h3runtime.backends.linear.dequant import DequantLinear
 from h3runtime.backends.linear.facts import LinearFacts
 from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
 from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase
 from h3runtime.backends.linear.switching import switched
 from h3runtime.core import GenerateSpec
-from h3runtime.engine import load, resident
+from h3runtime.engine import load, nvfp4_path, resident
 from h3runtime.engine.nvfp4_path import idle, told_packer
 from h3runtime.engine.resident import ResidentEngine
 from h3runtime.errors import BackendUnavailable
@@ -94,15 +95,17 @@ def test_diagnostics_count_who_packed(plain: ResidentEngine, fused: ResidentEngi
     generate(fused, spec)
 
 
-def test_ready_tells_who_packs(plain: ResidentEngine, fused: ResidentEngine) -> None:
-    assert plain.facts().linear.why == "asked for by name; packs by kitchen"
+def test_ready_tells_who_packs(plain: ResidentEngine, fused: ResidentEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert plain.facts().linear.why == "asked for by name; packs by definition"
     facts = fused.facts()
     assert facts.fused is not None
     assert facts.fused.notes == {"cpu": "hands NVFP4 on where it made what is gated or modulated"}
     assert not [warning for warning in facts.warnings if "NVFP4" in warning]
     asked = [told.asked for told in facts.self_test.checks if told.kernel == "cpu"]
     assert any("in NVFP4" in one for one in asked) and not facts.self_test.failed
-    assert told_packer(Nvfp4Linear("vortex")) == "packs by vortex"
+    monkeypatch.setattr(nvfp4_path, "why_no_packer", lambda *_: None)
+    assert told_packer(Nvfp4Linear("vortex"), torch.device("cpu")) == "packs by vortex"
+    assert told_packer(DequantLinear(), torch.device("cpu")) == ""
 
 
 def test_switches_with_nothing_to_do_are_told(tmp_path: Path) -> None:
