@@ -9,10 +9,11 @@ what the library takes of K and N, it says itself.
 
 `CublasLt` holds a handle, a workspace and a `Plan` for each product that was asked for: descriptors, layouts and an
 algorithm, made once. An algorithm is what the library's heuristic names first, or a given `Schedule`, which is taken
-only if the library says that it has it and that it runs without a larger workspace. A call with a plan asks the library
-for nothing but the product, so a CUDA graph may hold it; make the plan first, though: cuBLAS 13.5.1 to 13.6 ends the
-capture of a blocking stream if its heuristic is asked (PyTorch's are others). One thread and one stream at a time: the
-workspace is shared.
+only if the library says that it has it and that it runs without a larger workspace: as it is given, else with what more
+the heuristic sets for one of these very numbers (on an H200 algorithm 66 runs only so). A call with a plan asks the
+library for nothing but the product, so a CUDA graph may hold it; make the plan first, though: cuBLAS 13.5.1 to 13.6
+ends the capture of a blocking stream if its heuristic is asked (PyTorch's are others). One thread and one stream at a
+time: the workspace is shared.
 
 Known of cuBLAS (release notes of CUDA 13.2 to 13.4): alpha may be read before the kernels ahead of it have ended, if
 those let the next one start early (programmatic dependent launch); PyTorch's don't. On SM 10.3 NVFP4 products by
@@ -24,9 +25,9 @@ from __future__ import annotations
 import ctypes
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from ctypes import byref, c_int, c_int32, c_size_t, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
 from typing import Any, Final
@@ -41,6 +42,8 @@ WORKSPACE_BYTES: Final = 32 << 20
 both alike."""
 CANDIDATES: Final = 8
 """That the heuristic is asked for; all but the first are for where that one is to be avoided."""
+NAMED: Final = 64
+"""Among so many a given schedule is looked for."""
 PLANS: Final = 256
 """Kept; the one used longest ago is given up first. A clip's shape takes four."""
 RESULTS: Final[Mapping[torch.dtype, int]] = MappingProxyType(
@@ -107,22 +110,29 @@ class Plan:
             self._x = self._layout(form, product.k, product.m, product.k)
             self._y = self._layout(RESULTS[product.result], product.n, product.m, product.n)
             self._algorithm, self.workspace = self._found() if schedule is None else self._pinned(schedule)
-            self.chosen = self._told()
+            self.chosen = self._told(self._algorithm, self.workspace)
+            self._chosen, self._scales = byref(self._algorithm), (c_uint64(), c_uint64())
+            attributes = api.DESC_A_SCALE_POINTER, api.DESC_B_SCALE_POINTER
+            self._scaling = [
+                (self._descriptor, attribute, byref(address), ctypes.sizeof(address))
+                for attribute, address in zip(attributes, self._scales, strict=True)
+            ]
         except BaseException:
             self.close()
             raise
 
     def run(self, w: int, w_scale: int, x: int, x_scale: int, alpha: int, y: int, stream: int) -> None:
         """Addresses on the device; scales 0 where there are none."""
-        lt, library = self._lt, self._lt.library
+        lt, call = self._lt, self._lt.library.call
         if self.product.operands.scale_mode is not None:
-            for attribute, address in ((api.DESC_A_SCALE_POINTER, w_scale), (api.DESC_B_SCALE_POINTER, x_scale)):
-                self._describe(attribute, c_uint64(address))
-        library.call(
+            self._scales[0].value, self._scales[1].value = w_scale, x_scale
+            for arguments in self._scaling:
+                call("cublasLtMatmulDescSetAttribute", *arguments)
+        call(
             "cublasLtMatmul",
             *(lt.handle, self._descriptor, alpha, w, self._w, x, self._x),
             *(lt.zero_address, y, self._y, y, self._y),
-            *(byref(self._algorithm), lt.workspace_address if self.workspace else None, self.workspace, stream),
+            *(self._chosen, lt.workspace_address if self.workspace else None, self.workspace, stream),
         )
 
     def close(self) -> None:
@@ -165,19 +175,43 @@ class Plan:
 
     def _found(self) -> tuple[Algorithm, int]:
         """What the heuristic names first of what isn't to be avoided, and the workspace that it takes."""
-        results, count = (Heuristic * CANDIDATES)(), c_int(0)
-        with self._lt.preference(WORKSPACE_BYTES) as preference:
+        for algorithm, workspace in self._candidates(WORKSPACE_BYTES, CANDIDATES):
+            if self._kind(algorithm) not in self._lt.avoided:
+                return algorithm, workspace
+        raise CublasLtNotSupported("cublasLtMatmulAlgoGetHeuristic", api.NOT_SUPPORTED)
+
+    def _candidates(self, workspace: int, most: int) -> list[tuple[Algorithm, int]]:
+        """Best first, with the workspace that each takes."""
+        results, count = (Heuristic * most)(), c_int(0)
+        with self._lt.preference(workspace) as preference:
             self._lt.library.call(
                 "cublasLtMatmulAlgoGetHeuristic",
                 *(self._lt.handle, self._descriptor, self._w, self._x, self._y, self._y),
-                *(preference, CANDIDATES, results, byref(count)),
+                *(preference, most, results, byref(count)),
             )
-        for result in results[: count.value]:
-            if result.state == api.SUCCESS and self._kind(result.algorithm) not in self._lt.avoided:
-                return Algorithm.from_buffer_copy(result.algorithm), int(result.workspace)
-        raise CublasLtNotSupported("cublasLtMatmulAlgoGetHeuristic", api.NOT_SUPPORTED)
+        able = (result for result in results[: count.value] if result.state == api.SUCCESS)
+        return [(Algorithm.from_buffer_copy(each.algorithm), int(each.workspace)) for each in able]
 
     def _pinned(self, schedule: Schedule) -> tuple[Algorithm, int]:
+        try:
+            return self._built(schedule)
+        except ScheduleUnfit as unfit:
+            found = self._named(schedule)
+            if found is None:
+                raise ScheduleUnfit(f"{unfit}; nor does the heuristic name it") from unfit
+            return found, self._checked(found, schedule)
+
+    def _named(self, schedule: Schedule) -> Algorithm | None:
+        """The first candidate of these numbers."""
+        try:
+            candidates = self._candidates(schedule.workspace, NAMED)
+        except CublasLtError:
+            return None
+        wanted = replace(schedule, workspace=0)
+        return next((each for each, _ in candidates if replace(self._told(each), workspace=0) == wanted), None)
+
+    def _built(self, schedule: Schedule) -> tuple[Algorithm, int]:
+        """Of these numbers alone."""
         algorithm = self._initialised(schedule.algorithm)
         for capability, wanted, what in (
             (api.CAP_TILE_IDS, schedule.tile, "tile"),
@@ -240,13 +274,11 @@ class Plan:
         """Number and stages, as `AVOIDED` has them."""
         return self._configured(algorithm, api.CONFIG_ID), self._configured(algorithm, api.CONFIG_STAGES_ID)
 
-    def _told(self) -> Schedule:
-        """What the plan runs by, as the library has it."""
-        number, stages = self._kind(self._algorithm)
-        tile, split_k = (
-            self._configured(self._algorithm, each) for each in (api.CONFIG_TILE_ID, api.CONFIG_SPLITK_NUM)
-        )
-        return Schedule(number, tile, stages, split_k, self.workspace)
+    def _told(self, algorithm: Algorithm, workspace: int = 0) -> Schedule:
+        """As the library has it."""
+        number, stages = self._kind(algorithm)
+        tile, split_k = (self._configured(algorithm, each) for each in (api.CONFIG_TILE_ID, api.CONFIG_SPLITK_NUM))
+        return Schedule(number, tile, stages, split_k, workspace)
 
 
 class CublasLt:
@@ -375,11 +407,8 @@ def _stream(device: torch.device) -> int:
     return int(torch.cuda.current_stream(device).cuda_stream) if device.type == "cuda" else 0
 
 
-@contextmanager
-def _current(device: torch.device) -> Iterator[None]:
+def _current(device: torch.device) -> AbstractContextManager[None]:
     """With `device` as CUDA's current one, which a handle belongs to and a stream must be of."""
-    if device.type != "cuda":
-        yield
-        return
-    with torch.cuda.device(device):
-        yield
+    if device.type != "cuda" or torch.cuda.current_device() == device.index:
+        return nullcontext()
+    return torch.cuda.device(device)

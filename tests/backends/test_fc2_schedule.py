@@ -74,6 +74,14 @@ def test_at_h3_s_size_it_runs_by_the_known_schedule(fake: Played, rows: int) -> 
     assert schedule.calls.told() == {"dispatches": 1, "fallbacks": []}
 
 
+def test_what_more_the_algorithm_needs_the_library_sets(fake: Played) -> None:
+    fake.told(more=3, named=1)
+    schedule = ready(fake)
+    assert schedule.why_not is None
+    assert schedule.product(real_rows(SPARK.m), real_weight()) is not None
+    assert fake.last() == (70, 20, 37, 1, 0, 0) and fake.count("heuristic") == 1
+
+
 @pytest.mark.parametrize("rows", [37_809, 37_811, 1, 37_824])
 def test_neighbouring_rows_fall_back(fake: Played, rows: int) -> None:
     schedule = ready(fake)

@@ -15,14 +15,16 @@
 #define NOT_SUPPORTED 15
 #define FAKE_MOST (1L << 28)
 
-typedef struct { uint64_t data[8]; } algo_t;                      /* 0 number, 1 tile, 2 stages, 3 split, 4 reduction */
+typedef struct { uint64_t data[8]; } algo_t;                      /* 0 number, 1 tile, 2 stages, 3 split, 4 reduction,
+                                                                     5 what only the heuristic sets */
 typedef struct { algo_t algo; size_t workspace; int state; float waves; int reserved[4]; } result_t;
 typedef struct { int compute, scale, pointer, transa, transb, epilogue, mode[2]; uint64_t scales[2]; } desc_t;
 typedef struct { int type; uint64_t rows, cols; int64_t ld; } layout_t;
 
 enum { CREATE, DESTROY, DESC, LAYOUT, HEURISTIC, INIT, CHECK, MATMUL, ALIVE, CALLS };
 static long counts[CALLS];
-static struct { long version, algorithm, tile, stages, workspace, needs, first, first_stages, second, second_stages; } is;
+static struct { long version, algorithm, tile, stages, workspace, needs, first, first_stages, second, second_stages, named,
+                more; } is;
 static struct { long create, heuristic, init, check, matmul, none; } fails;
 static long handle_given = 0x5f;
 static algo_t last;
@@ -34,6 +36,7 @@ void fake_reset(void)
     memset(&fails, 0, sizeof fails);
     memset(&last, 0, sizeof last);
     is.version = 130400, is.algorithm = 70, is.tile = 20, is.stages = 37, is.workspace = 0, is.needs = 4096;
+    is.named = is.more = 0;
     is.first = 66, is.first_stages = 36, is.second = 71, is.second_stages = 36;
 }
 
@@ -44,7 +47,7 @@ void fake_set(const char *name, long value)
         {"workspace", &is.workspace}, {"needs", &is.needs}, {"first", &is.first}, {"first_stages", &is.first_stages},
         {"second", &is.second}, {"second_stages", &is.second_stages}, {"fail_create", &fails.create},
         {"fail_heuristic", &fails.heuristic}, {"fail_init", &fails.init}, {"fail_check", &fails.check},
-        {"fail_matmul", &fails.matmul}, {"no_candidates", &fails.none},
+        {"named", &is.named}, {"more", &is.more}, {"fail_matmul", &fails.matmul}, {"no_candidates", &fails.none},
     };
     for (size_t i = 0; i < sizeof places / sizeof *places; i++)
         if (!strcmp(name, places[i].name)) { *places[i].place = value; return; }
@@ -183,10 +186,13 @@ int cublasLtMatmulAlgoGetHeuristic(void *handle, desc_t *desc, layout_t *a, layo
     int status = fits(desc, a, b, d);
     if (handle != &handle_given || c != d) return NOT_INITIALIZED;
     if (fails.heuristic || status) return fails.heuristic ? (int)fails.heuristic : status;
+    algo_t known = {{is.algorithm, is.tile, is.stages, 1, 0, is.more}};
     algo_t found[2] = {{{is.first, 20, is.first_stages, 1, 0}}, {{is.second, 24, is.second_stages, 1, 0}}};
     *count = 0;
     for (int i = 0; i < 2 && i < asked && !fails.none; i++)
         if ((size_t)is.needs <= *preference) results[(*count)++] = (result_t){found[i], (size_t)is.needs, SUCCESS, 1, {0}};
+    if (is.named && *count < asked && (size_t)is.workspace <= *preference)
+        results[(*count)++] = (result_t){known, (size_t)is.workspace, SUCCESS, 1, {0}};
     return SUCCESS;
 }
 
@@ -215,7 +221,8 @@ int cublasLtMatmulAlgoCheck(void *handle, desc_t *desc, layout_t *a, layout_t *b
     int status = fits(desc, a, b, d);
     if (handle != &handle_given || c != d) return NOT_INITIALIZED;
     if (fails.check || status) return fails.check ? (int)fails.check : status;
-    if (algo->data[1] != (uint64_t)is.tile || algo->data[2] != (uint64_t)is.stages || algo->data[3] != 1)
+    if (algo->data[1] != (uint64_t)is.tile || algo->data[2] != (uint64_t)is.stages || algo->data[3] != 1 ||
+        algo->data[5] != (uint64_t)is.more)
         return NOT_SUPPORTED;
     result->workspace = (size_t)is.workspace, result->state = SUCCESS;
     return SUCCESS;

@@ -137,7 +137,22 @@ def test_a_schedule_that_is_not_to_be_had_says_why(fake: Played, lt: CublasLt, t
     fake.told(**told)
     with pytest.raises(ScheduleUnfit) as caught:
         lt.plan(SMALL, WANTED)
-    assert str(caught.value) == why and fake.count("alive") == 0
+    assert str(caught.value) == f"{why}; nor does the heuristic name it" and fake.count("alive") == 0
+
+
+def test_what_more_a_schedule_needs_is_the_heuristic_s_to_say(fake: Played, lt: CublasLt) -> None:
+    """As the real library has it of algorithm 66 on an H200; and it must fit all the same."""
+    fake.told(more=7)
+    with pytest.raises(ScheduleUnfit, match=r"AlgoCheck: CUBLAS_STATUS_NOT_SUPPORTED; nor does the heuristic name it"):
+        lt.plan(SMALL, WANTED)
+    fake.told(named=1)
+    assert lt.plan(SMALL, WANTED).chosen == WANTED
+    fake.told(workspace=1024)
+    with pytest.raises(ScheduleUnfit, match="nor does the heuristic name it"):
+        lt.plan(replace(SMALL, m=18), WANTED)
+    assert lt.plan(replace(SMALL, m=18), replace(WANTED, workspace=2048)).workspace == 1024
+    with pytest.raises(ScheduleUnfit, match="nor does the heuristic name it"):
+        lt.plan(replace(SMALL, m=18), replace(WANTED, workspace=2048, split_k=2))
 
 
 def test_errors_have_cublas_s_names(fake: Played, lt: CublasLt) -> None:
