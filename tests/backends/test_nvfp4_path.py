@@ -154,6 +154,7 @@ def test_zeros_give_zeros() -> None:
     layer = BackendLinear(Nvfp4EmulatedLinear(), nvfp4.quantize(randn(48, 256, seed=1)))
     for x in (torch.zeros(17, 256).bfloat16(), -torch.zeros(17, 256).bfloat16()):
         assert not layer(x).any() and not layer(packed(x, None)).any()
+    assert float(nvfp4_packing.found_scale(torch.zeros(3, 16))) == 0
 
 
 STORED = nvfp4.quantize(randn(48, 256, seed=1))

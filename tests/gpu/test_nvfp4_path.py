@@ -201,7 +201,11 @@ def test_an_activation_of_zeros_gives_zeros(network: Dit, cuda: torch.device, by
         apart = fc2(torch.zeros(129, width, device=cuda, dtype=torch.bfloat16))
         halves = torch.zeros(129, 2 * width, device=cuda, dtype=torch.bfloat16)
         fused = fc2(producers.swiglu(halves, codes=Nvfp4Form(None, by)))
+        least = torch.full_like(halves, 1e-15)
+        few = fc2(producers.swiglu(least.clone(), codes=Nvfp4Form(None, by)))
+        want = fc2(TritonProducers().swiglu(least.clone()))
     assert not apart.any() and not fused.any()
+    assert same(few, want)
 
 
 def test_fp32_is_packed_by_the_definition(network: Dit, cuda: torch.device) -> None:

@@ -26,8 +26,6 @@ KITCHEN_ROWS: Final = 16
 """Rows that comfy-kitchen's packer and its product take at a time (checkpoint-formats §3)."""
 PACKED: Final = (torch.bfloat16, torch.float16)
 """What kernels pack."""
-SMALLEST_SCALE: Final = 1e-30
-"""Of an activation of zeros, whose own scale would make a packer divide 0 by 0."""
 
 
 @dataclass(slots=True)
@@ -95,12 +93,12 @@ def packed(x: torch.Tensor, stored_scale: torch.Tensor | None, by: ScaleBackend 
 
 
 def found_scale(x: torch.Tensor, by: ScaleBackend = "kitchen") -> torch.Tensor:
-    """amax / (448 * 6) of all of x, fp32 []; never 0."""
+    """amax / (448 * 6) of all of x, fp32 []. 0 where x is: then every packer gives codes 0, and the product is 0."""
     if by == "kitchen" or x.device.type != "cuda" or x.dtype not in PACKED or x.shape[-1] % nvfp4.BLOCK:
-        return nvfp4.activation_scale(x).clamp(min=SMALLEST_SCALE)
+        return nvfp4.activation_scale(x)
     from h3_kernels import nvfp4 as own
 
-    return own.tensor_scale(x).clamp(min=SMALLEST_SCALE)
+    return own.tensor_scale(x)
 
 
 def has_packer(x: torch.Tensor, by: ScaleBackend) -> bool:
