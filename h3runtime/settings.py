@@ -383,8 +383,8 @@ class Settings(BaseSettings):
     nvfp4_fc2_lt_splitk1: bool = Field(
         False,
         description=(
-            "Let the MLP's second NVFP4 product of exactly 37,810 rows run by one known schedule of cuBLASLt on SM "
-            "12.1, and by the usual product wherever anything of it differs."
+            "Let the MLP's second product of exactly 37,810 rows, by nvfp4 or nvfp4_lt, run by one known schedule of "
+            "cuBLASLt on SM 12.1, and by the usual product wherever anything of it differs."
         ),
     )
     fused: str = Field(
