@@ -2,7 +2,7 @@
 
     attention     what `auto` tries, best first                          `attention.select`
     sage_layout   how q, k and v go into SageAttention with `auto`       `attention.select`
-    nvfp4         linear backends that `auto` tries for layers stored as NVFP4, before the exact ones
+    nvfp4         linear backends that `auto` tries for layers stored as NVFP4, before the exact ones; none: it is exact
                                                                          `linear.select`
     producers     what `auto` tries between the products, best first     `fused.select`
     switches      settings of the NVFP4 path that are worth turning on   the image of a Spark has them on
@@ -72,7 +72,7 @@ PLAIN: Final = Row(
     "CPUs, and GPUs without a row",
     attention=Sourced(("sdpa",), "PyTorch's own; nothing is known to be better on this device"),
     sage_layout=_VIEWS,
-    nvfp4=Sourced((), "FP4 products need SM 10.0"),
+    nvfp4=Sourced((), "there is no row for this device; nvfp4 can be asked for"),
     producers=Sourced(
         ("triton", "cpu", "torch"), "benchmarks/LOG.md, 2026-11-30, a CPU: 0.265 s of `cpu`, 0.301 of `torch`, least"
     ),
@@ -111,9 +111,9 @@ ROWS: Final = (
         attention=_DATA_CENTRE,
         sage_layout=_VIEWS,
         nvfp4=Sourced(
-            ("nvfp4",),
-            f"{_AS_COMFYUI.source}; one of cuBLAS's kernels may be wrong there (release notes of CUDA 13.4, known "
-            "issues), which `nvfp4_lt` passes over",
+            (),
+            "one of cuBLAS's kernels for NVFP4 may be wrong on SM 10.3 (release notes of CUDA 13.4, known issues): ask "
+            "for nvfp4_lt, which passes it over, or for nvfp4, which takes what the library names",
         ),
         producers=_TRITON,
         switches=_NO_SWITCH,

@@ -49,7 +49,8 @@ def test_kernels_are_compiled_for_the_rows_of_the_table() -> None:
 
 
 def test_fp4_products_are_for_those_that_have_them_and_only_these_have_switches() -> None:
-    assert [row.told for row in ROWS if row.nvfp4.value] == ["SM 10.0", "SM 10.3", "SM 12.0", "SM 12.1"]
+    assert [row.told for row in ROWS if row.nvfp4.value] == ["SM 10.0", "SM 12.0", "SM 12.1"]
+    assert "may be wrong" in row_of("cuda", (10, 3)).nvfp4.source
     assert all(row.nvfp4.value for row in EVERY if row.switches.value)
 
 

@@ -39,7 +39,7 @@ def native(facts: LinearFacts, name: str = "auto") -> NativeLinear:
         ("DGX Spark (GB10)", GB10, "nvfp4"),
         ("RTX PRO 6000, RTX 5090", replace(GB10, capability=(12, 0)), "nvfp4"),
         ("B200", replace(GB10, capability=(10, 0)), "nvfp4"),
-        ("B300", replace(GB10, capability=(10, 3)), "nvfp4"),
+        ("B300", replace(GB10, capability=(10, 3)), None),
         ("H200", replace(GB10, capability=(9, 0)), None),
         ("RTX 3090", replace(GB10, capability=(8, 6)), None),
         ("a CPU", LinearFacts("cpu", kitchen="0.2.40", kitchen_compiled=True), None),
@@ -62,6 +62,12 @@ def test_where_the_library_is_missing_it_is_exact_and_says_why() -> None:
     assert taken.backend is None and not taken.serves(NVFP4)
     assert taken.why_passed(NVFP4) == "nvfp4: comfy-kitchen is not installed"
     assert taken.why_passed([frozenset({"int8_tensorwise"})]) == ""
+
+
+def test_where_nvidia_says_that_products_may_be_wrong_it_is_exact_and_says_so() -> None:
+    taken = native(replace(GB10, capability=(10, 3)))
+    assert "may be wrong on SM 10.3" in taken.why_passed(NVFP4) and "ask for nvfp4_lt" in taken.why_passed(NVFP4)
+    assert native(replace(GB10, capability=(11, 0))).why_passed(NVFP4).startswith("there is no row")
 
 
 def test_all_transformers_must_be_stored_so() -> None:

@@ -20,7 +20,7 @@ from h3runtime.backends.linear.facts import LinearFacts, linear_facts
 from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
 from h3runtime.backends.linear.fp8 import Fp8Linear
 from h3runtime.backends.linear.int8 import Int8Linear
-from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
+from h3runtime.backends.linear.nvfp4 import SMALLEST_CAPABILITY, Nvfp4Linear
 from h3runtime.backends.linear.nvfp4_base import FORMAT, SCALE_SETTING, Nvfp4LinearBase
 from h3runtime.backends.linear.nvfp4_cutlass import Nvfp4CutlassLinear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear
@@ -122,6 +122,8 @@ def native_linear(
 def native_by_facts(name: str, facts: LinearFacts, backends: Sequence[LinearBackend[Any]]) -> NativeLinear:
     """By the row of the architecture, and the words of its backends on those facts alone."""
     row, passed = row_of(facts.kind, facts.capability), list[str]()
+    if name == AUTO and not row.nvfp4.value and facts.why_older_than(SMALLEST_CAPABILITY) is None:
+        return NativeLinear(None, row.nvfp4.source)
     by_name: dict[str, Any] = {backend.name: backend for backend in backends}
     for backend in (by_name[wanted] for wanted in (row.nvfp4.value if name == AUTO else ()) if wanted in by_name):
         why_not = EXPERIMENTAL if backend.grade == EXPERIMENTAL else backend.why_not(facts)
