@@ -488,6 +488,8 @@ class ResidentEngine:
         told = lambda done, of: on_progress(Progress("self_test", done, of, done / of))  # noqa: E731
         self.self_test = found = prove(enabled.checks(), record, self.device, told)
         self._startup["self_test_seconds"] = found.seconds
+        if not all(check.cached for check in found.checks):
+            give_back(self.device)
         if found.failed:
             self._do_without(found)
 
