@@ -71,7 +71,7 @@ def read(name: str) -> str:
 
 def without_instructions(source: str) -> str:
     """Every function with an instruction gets its body of `BODIES`; those of GPUs and types not asked for go unused."""
-    source = re.sub(r"#if defined\(__CUDA_ARCH__\).*?#e(lse|ndif)", "", source, flags=re.DOTALL).replace("#endif", "")
+    source = re.sub(r"#if defined\(__CUDA_ARCH__\)(?:.*?#else)?(.*?)#endif", _for_no_gpu, source, flags=re.DOTALL)
     pieces, at = [], 0
     for head in re.finditer(r"\b(\w+)\([^()]*\) \{", source):
         if head.start() < at:
@@ -81,6 +81,11 @@ def without_instructions(source: str) -> str:
             pieces += [source[at : head.end()], BODIES[head[1]], "}"]
             at = end
     return "".join(pieces) + source[at:]
+
+
+def _for_no_gpu(choice: re.Match[str]) -> str:
+    """Of a choice by architecture what is behind #else, if there is."""
+    return choice[1] if "#else" in choice[0] else ""
 
 
 def _end_of_body(source: str, begin: int) -> int:

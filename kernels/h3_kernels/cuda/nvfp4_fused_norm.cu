@@ -220,15 +220,18 @@ struct Normed {
 
     __device__ __forceinline__ void begin(int64_t first_row, int here, int first_column) {
         __shared__ Row rows_of_tile[kTileRows];
-        const int64_t row = first_row + threadIdx.x;
-        if (threadIdx.x < here) rows_of_tile[threadIdx.x] = {inverse_roots[row], tables.index[row]};
         at = x + (first_row + threadIdx.x / 32) * stride + first_column;
         column = first_column;
         rows = rows_of_tile;
-        which = -1;
         weights = {};
-        if (column < width) weights = weights_of(read16(tables.weight + column));
         by = {};
+        which = tables.index[first_row];
+        if (column < width) {
+            weights = weights_of(read16(tables.weight + column));
+            by = tables.at(which, column);
+        }
+        for (int i = threadIdx.x; i < here; i += kTileThreads)
+            rows_of_tile[i] = {inverse_roots[first_row + i], tables.index[first_row + i]};
         __syncthreads();
     }
     __device__ __forceinline__ Loaded load(int i) const { return read16_once(at + i * kTileWarps * stride); }
@@ -305,7 +308,7 @@ extern "C" int h3_nvfp4_norm_modulate(void* x, int64_t stride, int64_t rows, int
     source.inverse_roots = out.inverse_roots;
     source.tables = tables;
     source.width = shape.columns;
-    pack_tiles<Normed, 4, 3><<<tiles_in(shape), kTileThreads, 0, stream>>>(source, shape, true, out.tensor_scale,
-                                                                         out.codes, out.scales);
+    pack_tiles<Normed, 4, 24 / kTileWarps>
+        <<<tiles_in(shape), kTileThreads, 0, stream>>>(source, shape, true, out.tensor_scale, out.codes, out.scales);
     return cudaGetLastError();
 }

@@ -41,10 +41,10 @@ struct Swiglu {
 #ifndef H3_SWIGLU_ROWS
 #define H3_SWIGLU_ROWS 4
 #endif
-#ifndef H3_SWIGLU_BLOCKS
-#define H3_SWIGLU_BLOCKS 3
+#ifndef H3_SWIGLU_WARPS
+#define H3_SWIGLU_WARPS 24
 #endif
-constexpr int kRows = H3_SWIGLU_ROWS, kBlocks = H3_SWIGLU_BLOCKS;
+constexpr int kRows = H3_SWIGLU_ROWS, kBlocks = H3_SWIGLU_WARPS / kTileWarps;  // to a multiprocessor
 
 }  // namespace
 
@@ -70,7 +70,7 @@ extern "C" int h3_nvfp4_swiglu(void* x, int64_t stride, int64_t rows, int64_t wi
     }
     if (dynamic == 1) {
         const Rows made{static_cast<const BF16*>(x), stride, nullptr};
-        pack_tiles<Rows, 4, 4>
+        pack_tiles<Rows, 4, 32 / kTileWarps>
             <<<grid, kTileThreads, 0, stream>>>(made, shape, true, scale, codes_to, scales_to);
     } else {
         pack_tiles<Swiglu, kRows, kBlocks>

@@ -14,7 +14,10 @@
 
 namespace h3 {
 
-constexpr int kTileWarps = 8;
+#ifndef H3_TILE_WARPS
+#define H3_TILE_WARPS 4
+#endif
+constexpr int kTileWarps = H3_TILE_WARPS;
 constexpr int kTileThreads = 32 * kTileWarps;
 constexpr int kStrip = 256;  // columns of a warp's row
 constexpr int kStripTiles = kStrip / kBlock / kTileColumns;
@@ -142,7 +145,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     uint8_t* const tile = tiles + block / kTileColumns * kPaddedTile + block % kTileColumns;
     source.begin(first_row, rows, column);
 
-    // A warp's rows are eight apart: warp, warp + 8, ...; `turn` counts them. whole: every row and column is there.
+    // A warp's rows are `kTileWarps` apart; `turn` counts them. whole: every row and column is there.
     const auto pack = [&](auto whole) {
         for (int turn = 0; turn < kTileRows / kTileWarps; turn += rows_at_once) {
             typename Source::Loaded loaded[rows_at_once];
@@ -165,10 +168,8 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
             pack8<rows_at_once>(made, scale, rcp, packed, by_two);
 #pragma unroll
             for (int i = 0; i < rows_at_once; ++i) {
-                const int own = turn + i + lane % 2;
-                if (i % 2 == 0)
-                    tile[(warp + own % 4 * kTileWarps) * 16 + own / 4 * 4] =
-                        whole || warp + own * kTileWarps < here ? by_two[i / 2] : 0;
+                const int own = warp + (turn + i + lane % 2) * kTileWarps;
+                if (i % 2 == 0) tile[own % 32 * 16 + own / 32 * 4] = whole || own < here ? by_two[i / 2] : 0;
                 if (whole || warp + (turn + i) * kTileWarps < here)
                     *reinterpret_cast<uint32_t*>(into + i * into_step) = packed[i];
             }
