@@ -110,8 +110,8 @@ def test_a_schedule_goes_there_and_back(lt: CublasLt, note: Note) -> None:
     assert astuple(again.chosen)[:4] == astuple(found.chosen)[:4]
     ours, theirs = lt.multiply(again, x, w, one), lt.multiply(found, x, w, one)
     assert torch.equal(ours, theirs)
-    with pytest.raises(ScheduleUnfit, match="has no tile 599"):
-        lt.plan(product, Schedule(found.chosen.algorithm, 599, found.chosen.stages, 1, 0))
+    with pytest.raises(ScheduleUnfit, match="has no tile 65000"):
+        lt.plan(product, Schedule(found.chosen.algorithm, 65_000, found.chosen.stages, 1, 0))
     with pytest.raises(ScheduleUnfit, match="cublasLtMatmulAlgoInit: CUBLAS_STATUS"):
         lt.plan(product, Schedule(9999, 20, 37, 1, 0))
 
