@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 import torch
 
 from benchmarks.elementwise import CANONICAL_ROWS, copy_rate, timed
-from benchmarks.nvfp4_case import Case, Made, kitchen_pack, native_module, packed_parts, random_normal
+from benchmarks.nvfp4_case import Case, Made, keeping_busy, kitchen_pack, native_module, packed_parts, random_normal
 from benchmarks.nvfp4_fused_cases import fused
 from benchmarks.script import measured_here, names, positive
 from h3runtime.cli.report import print_error, say
@@ -92,13 +92,14 @@ def measure(rows: int, device_name: str, runs: int, only: Sequence[str]) -> dict
 
 def packing(rows: int, device: torch.device) -> Iterator[Case]:
     """Scale discovery, packing by a known scale, and both, at each width."""
+    before = keeping_busy(device)
     for reader, width in WIDTHS.items():
         x = random_normal((rows, width), device)
         scale = nvfp4.activation_scale(x)
         read, written = 2 * x.numel(), x.numel() * 9 // 16
-        yield Case(f"tensor scale of {reader}", _discoveries(x), read)
-        yield Case(f"pack for {reader}", _packers(x, scale), read + written)
-        yield Case(f"scale and pack for {reader}", _both(x), 2 * read + written)
+        yield Case(f"tensor scale of {reader}", _discoveries(x), read, before)
+        yield Case(f"pack for {reader}", _packers(x, scale), read + written, before)
+        yield Case(f"scale and pack for {reader}", _both(x), 2 * read + written, before)
 
 
 GROUPS: Final[tuple[Callable[[int, torch.device], Iterator[Case]], ...]] = (packing, fused)
