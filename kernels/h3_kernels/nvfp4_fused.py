@@ -5,11 +5,10 @@
     swiglu_pack                    [S, 2*F]  -> Packed          4*S*F read, 9/16*S*F written
 
 That by a tensor scale which is given. None: it is found in the same call, in a first pass over the inputs; then norms
-read another 2*S*W, and SwiGLU writes its product to the gate's half and reads it again, another 4*S*F. Codes, scales
-and x are those of the BF16 kernels of `producers` with `nvfp4.tensor_scale` and `nvfp4.pack` after them, bit for bit:
-so the switches that choose these change no picture. What the kernels don't take is made by those other kernels: rows
-of SwiGLU that aren't 16-byte aligned; norms wider than 16,384, or with rows that aren't a multiple of 16 values apart
-(there Triton adds squares in another order).
+read another 2*S*W, and SwiGLU another 4*S*F. Codes, scales and x are those of the BF16 kernels of `producers` with
+`nvfp4.tensor_scale` and `nvfp4.pack` after them, bit for bit: so the switches that choose these change no picture. What
+the kernels don't take is made by those other kernels: rows of SwiGLU that aren't 16-byte aligned; norms wider than
+16,384, or with rows that aren't a multiple of 16 values apart (there Triton adds squares in another order).
 
 Checks shapes, makes outputs and launches `cuda/nvfp4_fused_*.cu`; nothing waits for the device, a CUDA graph may hold
 every call. BF16 alone, as these feed a product in BF16. `backends` decides where they are used.
@@ -34,8 +33,6 @@ ALIGNED: Final = 8
 """BF16 values in 16 bytes."""
 TRITON_STRIDE: Final = 16
 """Values; Triton sees that a row is aligned by a stride in multiples of this."""
-SPEND, KEEP = 1, 2
-"""What the first pass of SwiGLU does to x, as `h3_nvfp4_swiglu` has it."""
 
 
 def norm_modulate_pack(
@@ -60,16 +57,15 @@ def add_gated_norm_modulate_pack(
     return _norm_pack(x, residual, weight, eps, by, tensor_scale)
 
 
-def swiglu_pack(x: torch.Tensor, tensor_scale: torch.Tensor | None = None, *, spend: bool = True) -> Packed:
-    """x bf16 [S, 2*F], gate first -> silu(gate)*value, F in multiples of 16, both operations rounded.
+def swiglu_pack(x: torch.Tensor, tensor_scale: torch.Tensor | None = None) -> Packed:
+    """x bf16 [S, 2*F], gate first -> silu(gate)*value, F in multiples of 16, both operations rounded; x stays as it is.
 
-    spend: x is of no use afterwards, which saves a computation where the scale has to be found. Raises as above.
+    Raises as above.
     """
     _check(x, x.shape[1] // 2 if x.dim() == 2 and x.shape[1] % 2 == 0 else 1)
     rows, width = x.shape[0], x.shape[1] // 2
     if not _aligned(x, ALIGNED):
-        product = producers.swiglu_(x if spend else x.clone())
-        return _packed_apart(product, tensor_scale)
+        return _packed_apart(producers.swiglu_(x.clone()), tensor_scale)
     made = _room(rows, width, x.device, tensor_scale)
     launch(
         "h3_nvfp4_swiglu",
@@ -78,7 +74,7 @@ def swiglu_pack(x: torch.Tensor, tensor_scale: torch.Tensor | None = None, *, sp
         x.stride(0),
         rows,
         width,
-        0 if tensor_scale is not None else SPEND if spend else KEEP,
+        int(tensor_scale is None),
         made.tensor_scale,
         _slots(x.device, tensor_scale),
         made.codes,

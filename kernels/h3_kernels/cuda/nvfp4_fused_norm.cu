@@ -42,33 +42,24 @@ struct Out {
 constexpr int kMostWarps = 8;    // to a row
 constexpr int kRowsOfBlock = 8;  // two neighbours of each quarter of a tile: their scales share sectors
 constexpr int kQuarters = kTileRows / 32;
-#ifndef H3_NORM_ROWS
-#define H3_NORM_ROWS 1
-#endif
-#ifndef H3_NORM_BLOCKS
-#define H3_NORM_BLOCKS 7
-#endif
-#ifndef H3_GATE_ROWS
-#define H3_GATE_ROWS 1
-#endif
-#ifndef H3_GATE_BLOCKS
-#define H3_GATE_BLOCKS 6
-#endif
-
-// To a multiprocessor, at least. Where E2M1 has a converter the compiler would spill with as many as elsewhere.
-constexpr int blocks_of(bool residual, int wanted) {
-    const int most = residual ? 4 : 6;
-    return kConverter && wanted > most ? most : wanted;
+// Of a model's row: how many at a time, and thread blocks to a multiprocessor at least. On an H200 two rows share what
+// they read of the tables with profit, but not where an update is read as well. With one block more a kernel would spill:
+// where E2M1 has a converter, the compiler takes more registers.
+constexpr int at_once_of(bool residual) { return residual ? 1 : 2; }
+constexpr int blocks_of(bool residual, bool packs) {
+    if (kConverter) return residual ? 4 : 3;
+    return residual ? 6 : packs ? 4 : 5;
 }
 
 // A thread block has eight rows, one or two at a time, each in all of its warps as the Triton kernel has it: strips of
 // 256 columns in turn, `held` of them at most in a warp; known_warps: how many, 0: of the launch. packs: by a known
 // scale; else inverse roots and largest values.
-template <int held, int known_warps, int at_once, int blocks, bool residual, bool packs>
-__global__ void __launch_bounds__(32 * (known_warps ? known_warps : kMostWarps), blocks_of(residual, blocks))
+template <int held, int known_warps, int at_once, bool residual, bool packs>
+__global__ void __launch_bounds__(32 * (known_warps ? known_warps : kMostWarps),
+                                  known_warps ? blocks_of(residual, packs) : 1)
     whole_rows(Activation from, Tables tables, Shape shape, float eps, Out out) {
-    extern __shared__ __align__(16) uint8_t made_scales[];     // packs: [8, tile_columns * 4]
-    __shared__ float sums_of_warps[2][at_once][kMostWarps];    // of every other turn
+    extern __shared__ __align__(16) uint8_t made_scales[];   // packs: [8, tile_columns * 4]
+    __shared__ float sums_of_warps[2][at_once][kMostWarps];  // of every other turn
     const int warps = known_warps ? known_warps : blockDim.x / 32;
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, odd = lane % 2;
     const int64_t tile = blockIdx.x / 16;
@@ -255,14 +246,13 @@ constexpr int kMostHeld = 8;                    // any width up to 16,384
 template <bool residual, bool packs>
 void launch_rows(const Activation& from, const Tables& tables, const Shape& shape, float eps, int warps, const Out& out,
                  cudaStream_t stream) {
-    constexpr int at_once = residual ? H3_GATE_ROWS : H3_NORM_ROWS, blocks = residual ? H3_GATE_BLOCKS : H3_NORM_BLOCKS;
     const unsigned int grid = static_cast<unsigned int>((shape.rows + kTileRows - 1) / kTileRows * 16);
     const size_t bytes = packs ? static_cast<size_t>(kRowsOfBlock) * shape.tile_columns * kTileColumns : 0;
     if (warps == kModelWarps && shape.strips <= kModelHeld * kModelWarps)
-        whole_rows<kModelHeld, kModelWarps, at_once, blocks, residual, packs>
+        whole_rows<kModelHeld, kModelWarps, at_once_of(residual), residual, packs>
             <<<grid, 32 * warps, bytes, stream>>>(from, tables, shape, eps, out);
     else
-        whole_rows<kMostHeld, 0, 1, 1, residual, packs>
+        whole_rows<kMostHeld, 0, 1, residual, packs>
             <<<grid, 32 * warps, bytes, stream>>>(from, tables, shape, eps, out);
 }
 

@@ -14,10 +14,7 @@
 
 namespace h3 {
 
-#ifndef H3_TILE_WARPS
-#define H3_TILE_WARPS 4
-#endif
-constexpr int kTileWarps = H3_TILE_WARPS;
+constexpr int kTileWarps = 4;
 constexpr int kTileThreads = 32 * kTileWarps;
 constexpr int kStrip = 256;  // columns of a warp's row
 constexpr int kStripTiles = kStrip / kBlock / kTileColumns;
@@ -189,8 +186,8 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     }
 }
 
-// The largest absolute value into `slots`; keep: the values go where the source puts them (`Source::keep`).
-template <class Source, int rows_at_once, int blocks, bool keep>
+// The largest absolute value into `slots`.
+template <class Source, int rows_at_once, int blocks>
 __global__ void __launch_bounds__(kTileThreads, blocks)
     largest_of_tiles(Source source, Shape shape, float* __restrict__ slots) {
     const Place place = place_of(shape, false);
@@ -213,9 +210,7 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
             for (int i = 0; i < rows_at_once; ++i) {
                 const int row = warp + (turn + i) * kTileWarps;
                 if (!whole && row >= here) continue;
-                const uint4 made = source.make(loaded[i], row, true);
-                found = with_largest(found, made);
-                if constexpr (keep) source.keep(made, i);
+                found = with_largest(found, source.make(loaded[i], row, true));
             }
             source.template advance<rows_at_once>();
         }
@@ -227,24 +222,6 @@ __global__ void __launch_bounds__(kTileThreads, blocks)
     __syncwarp();
     leave_largest(found, slots);
 }
-
-// BF16 rows as they are.
-struct Rows {
-    using Loaded = uint4;
-    const BF16* x;
-    int64_t stride;
-    const BF16* at;  // of this thread's columns in its warp's next row
-
-    __device__ __forceinline__ void begin(int64_t first_row, int, int column) {
-        at = x + (first_row + threadIdx.x / 32) * stride + column;
-    }
-    __device__ __forceinline__ Loaded load(int i) const { return read16_once(at + i * kTileWarps * stride); }
-    __device__ __forceinline__ uint4 make(Loaded loaded, int, bool) const { return loaded; }
-    template <int rows>
-    __device__ __forceinline__ void advance() {
-        at += rows * kTileWarps * stride;
-    }
-};
 
 }  // namespace h3
 
