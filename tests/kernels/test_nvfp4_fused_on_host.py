@@ -152,3 +152,22 @@ def test_a_row_that_no_warps_hold_is_refused(library: SimpleNamespace) -> None:
             ctypes.c_int64(warps), ctypes.c_int64(KNOWN), *nothing, None,
         )  # fmt: skip
         assert refused == 1
+
+
+def moved(x: torch.Tensor, ulp: int) -> torch.Tensor:
+    return (x.view(torch.int32) + ulp).view(torch.float32)
+
+
+@pytest.mark.parametrize("of_power", range(-4, 5))
+def test_the_short_quotient_is_the_divisions_for_every_gate(of_power: int) -> None:
+    """Rounded to BF16, whatever a GPU's power and reciprocal are within 4 and 3 ulp: of every gate that it is for."""
+    gate = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(torch.bfloat16).float()
+    gate = gate[(gate.abs() >= 2.0**-60) & (gate.abs() <= 64)]
+    below = 1 + moved(torch.exp(-gate.double()).float(), of_power)
+    wanted = (gate / below).bfloat16()
+    for of_reciprocal in range(-3, 4):
+        r = moved(1 / below, of_reciprocal)
+        q = gate * r
+        left = (gate.double() - below.double() * q.double()).float()
+        got = (q.double() + r.double() * left.double()).float().bfloat16()
+        assert torch.equal(got, wanted)
