@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -80,7 +81,8 @@ def test_int8_is_its_definition(cuda: torch.device, group: int | None, note: Any
 
 
 def test_the_emulation_is_the_cpu_s(cuda: torch.device) -> None:
-    """Exact operands, and sums of 768 in FP32 in another order."""
+    """Of what this GPU packs: exact operands, and sums of 768 in FP32 in another order. Its packer multiplies with
+    reciprocals where a CPU divides, so that x itself may be packed otherwise in a few codes (`quant.nvfp4_cuda`)."""
     stored, backend = nvfp4.quantize(randn(512, 768, seed=2)), Nvfp4EmulatedLinear()
     there = backend.prepare(stored, cuda)
     for count in M[:-1]:
@@ -88,7 +90,12 @@ def test_the_emulation_is_the_cpu_s(cuda: torch.device) -> None:
         scale = nvfp4.activation_scale(x)
         ours = nvfp4.rounded_unscaled(x, scale, torch.bfloat16)
         assert torch.equal(ours.cpu(), nvfp4.rounded_unscaled(x.cpu(), scale.cpu(), torch.bfloat16))
-        assert error(backend.apply(x, there).cpu(), backend.apply(x.cpu(), stored)) < 2e-3
+        made = packed(x, None, backend.scale_backend)
+        codes, block_scale, one = (t.cpu() for t in (made.codes, made.block_scale, made.tensor_scale))
+        on_cpu = replace(made, codes=codes, block_scale=block_scale, tensor_scale=one)
+        assert error(backend.apply(x, there).cpu(), backend.apply(on_cpu, stored)) < 2e-3
+        wide = x.float()
+        assert error(backend.apply(wide, there).cpu(), backend.apply(wide.cpu(), stored)) < 2e-3
 
 
 @pytest.mark.parametrize("kind", [Nvfp4Linear, Nvfp4LtLinear])
