@@ -13,7 +13,6 @@ import torch
 from h3_kernels.cuda_library import why_unavailable
 
 from h3runtime.backends.fused.definition import TorchProducers
-from tests.gpu.producer_checks import assert_near
 
 pytestmark = pytest.mark.gpu
 
@@ -196,6 +195,7 @@ def test_they_are_the_definitions_up_to_the_norms_last_bit(fused: Any, cuda: tor
     from h3_kernels import producers
 
     from h3runtime.backends.fused.base import NormWeight
+    from tests.gpu.producer_checks import assert_near
 
     given, plain = Given(4096, WIDTH, cuda), TorchProducers()
     wanted = plain.norm(given.x, NormWeight(given.weight, EPS))
