@@ -79,7 +79,7 @@ class Telling(TorchProducers):
 
 
 @pytest.mark.parametrize("family", [TorchProducers, CpuProducers])
-@pytest.mark.parametrize("packs", [frozenset({MODULATED}), frozenset({GATED}), BOTH], ids="+".join)
+@pytest.mark.parametrize("packs", [frozenset({MODULATED}), frozenset({GATED}), BOTH])
 @pytest.mark.parametrize("scale", [None, 3e-3], ids=["dynamic", "static"])
 def test_a_producer_s_packing_changes_no_bit(
     family: type[TorchProducers], packs: frozenset[str], scale: float | None
