@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from h3runtime.backends.linear.facts import LinearFacts
-from h3runtime.backends.linear.nvfp4_base import Nvfp4LinearBase
+from h3runtime.backends.linear.nvfp4 import Nvfp4Linear
 from h3runtime.backends.linear.nvfp4_emulated import Nvfp4EmulatedLinear, definition
 from h3runtime.backends.linear.nvfp4_te import WORKSPACE_BYTES, EngineFacts, Nvfp4TeLinear, engine_facts, wrapped
 from h3runtime.quant import nvfp4
@@ -82,7 +82,7 @@ def test_a_bias_comes_after_and_an_awq_scale_before(monkeypatch: pytest.MonkeyPa
 
 
 def test_its_workspace_is_counted_where_it_multiplies() -> None:
-    ours, plain = Nvfp4TeLinear(), Nvfp4LinearBase()
+    ours, plain = Nvfp4TeLinear(), Nvfp4Linear()
     for rows in (1, 37_810):
         counted, without = (b.call_bytes(stored(), rows, torch.bfloat16) for b in (ours, plain))
         assert counted.held - without.held == WORKSPACE_BYTES == 33_555_456 and counted.before == without.before

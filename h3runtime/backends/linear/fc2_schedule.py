@@ -15,6 +15,7 @@ dispatched, or fallen back with the reason; nothing here is ever an error. One i
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -233,9 +234,9 @@ class ScheduledLinear(Nvfp4LinearBase):
             return made
         return self.usual(rows, weight)
 
+    @abstractmethod
     def usual(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
         """As `product`."""
-        raise NotImplementedError
 
 
 def schedule_in(backends: Iterable[LinearBackend[Any]]) -> Fc2Schedule | None:

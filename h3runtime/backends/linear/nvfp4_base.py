@@ -11,6 +11,7 @@ whose marker forbids it, and a shape that the product doesn't take are left to `
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -43,7 +44,7 @@ WIDTH_MULTIPLE, OUT_MULTIPLE = 32, 8
 """Of K and N (checkpoint-formats §3)."""
 
 
-class Nvfp4LinearBase(DequantLinear):
+class Nvfp4LinearBase(DequantLinear, ABC):
     """scale_backend: who packs, see `nvfp4_packing`."""
 
     grade = "experimental"
@@ -100,9 +101,9 @@ class Nvfp4LinearBase(DequantLinear):
         self.packings.by[self.scale_backend if has_packer(rows, self.scale_backend) else DEFINITION] += 1
         return packed(rows, stored_scale, self.scale_backend)
 
+    @abstractmethod
     def product(self, rows: Nvfp4Rows, weight: Nvfp4Weight) -> torch.Tensor:
         """-> [M, N] in `rows.dtype`, without the bias and without rows or columns of padding."""
-        raise NotImplementedError
 
 
 def packings_of(model: nn.Module) -> list[Packings]:
