@@ -12,6 +12,7 @@ from typing import Any, Final
 from h3runtime.backends.fused.select import SWITCHES
 from h3runtime.backends.linear.base import LinearBackend
 from h3runtime.backends.linear.fc2_schedule import Fc2Schedule
+from h3runtime.backends.linear.nvfp4_base import SCALE_SETTING
 from h3runtime.backends.linear.switching import LoadedLinears
 from h3runtime.backends.select import AUTO
 from h3runtime.core import SelfTest
@@ -46,7 +47,7 @@ def require_packer(found: SelfTest, asked: str) -> None:
     """BackendUnavailable if who packs was asked for by name, and packs wrongly. asked: `H3_NVFP4_SCALE_BACKEND`."""
     reason = failed_of(found, packing.FAMILY).get(asked)
     if reason is not None and asked != KITCHEN:
-        field = "nvfp4_scale_backend"
+        field = variable(SCALE_SETTING)
         raise BackendUnavailable(f"{field}: {asked} can't run here: {reason}", [Offence(field, reason, KITCHEN)])
 
 
@@ -56,7 +57,7 @@ def require_fusions(found: SelfTest, packs: Iterable[str]) -> None:
     settings = [SWITCHES[made] for made in sorted(packs)]
     for kernel, reason in failed_of(found, fused.PACKING).items():
         told = ", ".join(f"{variable(setting)}=true" for setting in settings)
-        offences = [Offence(setting, reason, "false") for setting in settings]
+        offences = [Offence(variable(setting), reason, "false") for setting in settings]
         raise BackendUnavailable(f"{told}: {kernel} can't pack NVFP4 here: it {reason} (legal: false)", offences)
 
 

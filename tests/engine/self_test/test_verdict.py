@@ -32,7 +32,7 @@ def test_linears_that_are_packed_for_wrongly_are_disabled() -> None:
 
 
 def test_a_packer_asked_for_by_name_is_never_replaced() -> None:
-    with pytest.raises(BackendUnavailable, match="nvfp4_scale_backend: vortex can't run here: failed the self-test"):
+    with pytest.raises(BackendUnavailable, match="H3_NVFP4_SCALE_BACKEND: vortex can't run here: failed the self-test"):
         require_packer(found("vortex"), "vortex")
     require_packer(found("kitchen"), "kitchen")
     require_packer(found("vortex"), "vortex_native")
@@ -46,7 +46,10 @@ def test_a_switch_whose_producers_hand_on_other_bytes_is_refused() -> None:
         "H3_NVFP4_SWIGLU_FUSION=true, H3_NVFP4_MODULATE_FUSION=true: triton can't pack NVFP4 here: "
         f"it {WRONG} (legal: false)"
     )
-    assert {offence.field for offence in raised.value.offences} == {"nvfp4_swiglu_fusion", "nvfp4_modulate_fusion"}
+    assert {offence.field for offence in raised.value.offences} == {
+        "H3_NVFP4_SWIGLU_FUSION",
+        "H3_NVFP4_MODULATE_FUSION",
+    }
     require_fusions(found("vortex"), {"gated"})
 
 
